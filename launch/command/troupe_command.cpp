@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <iostream>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -23,6 +22,7 @@
 #include "launch/launcher/coordinator_process.hpp"
 #include "launch/launcher/launch_plan.hpp"
 #include "launch/launcher/launcher.hpp"
+#include "launch/launcher/process_words.hpp"
 #include "launch/network/job_keys.hpp"
 #include "launch/observe/run_report.hpp"
 #include "launch/observe/top.hpp"
@@ -154,19 +154,6 @@ troupe::FlagTarget in_seconds(Time& time, int most = 86'400) {
   return [&time, most](const std::string& flag, const std::string& text) { time = seconds(flag, text, most); };
 }
 
-troupe::FlagTarget in_milliseconds(std::chrono::milliseconds& time) {
-  return [&time](const std::string& flag, const std::string& text) {
-    time = std::chrono::milliseconds(whole_number(flag, text, 0, 1'000'000'000));
-  };
-}
-
-troupe::FlagTarget whole_numbers(std::vector<int>& numbers) {
-  return [&numbers](const std::string& flag, const std::string& text) {
-    std::istringstream in(text);
-    for (std::string word; std::getline(in, word, ',');) numbers.push_back(whole_number(flag, word, 0, 1'000'000));
-  };
-}
-
 int launch(const std::vector<std::string>& words) {
   troupe::LauncherOptions options;
   auto& recovery = options.recovery;
@@ -276,72 +263,14 @@ int launch(const std::vector<std::string>& words) {
 }
 
 int coordinate(const std::vector<std::string>& words) {
-  troupe::CoordinatorProcessOptions options;
-  auto& recovery = options.recovery;
-  std::uint64_t life = 0;
-  troupe::read_flags(words,
-                     {{"--job", &options.run.job_id},
-                      {"--run", &options.run.run_id},
-                      {"--run-dir", &options.run.folder},
-                      {"--checkpoint", &options.run.checkpoint},
-                      {"--outline", &options.run.outline},
-                      {"--world-size", whole(options.world_size, 1, 1'000'000)},
-                      {"--address", &options.address},
-                      {"--port", whole(options.port, 0, 65535)},
-                      {"--journal", &options.journal},
-                      {"--recovery", &recovery.enabled},
-                      {"--keys-on-stdin", &options.keys_on_stdin},
-                      {"--insecure-network", &options.insecure},
-                      {"--min-start", whole(recovery.min_start, 0, 1'000'000)},
-                      {"--min-ranks", whole(recovery.min_ranks, 1, 1'000'000)},
-                      {"--max-restarts", whole(recovery.max_restarts, 0, 1'000'000)},
-                      {"--replace-timeout-ms", in_milliseconds(recovery.replace_timeout)},
-                      {"--suspect-ms", in_milliseconds(recovery.suspect_after)},
-                      {"--fence-ms", in_milliseconds(recovery.fence_after)},
-                      {"--hang-ms", in_milliseconds(recovery.hang_after)},
-                      {"--restart-window-ms", in_milliseconds(recovery.restart_window)},
-                      {"--last-call-ms", in_milliseconds(recovery.last_call)},
-                      {"--park-ms", in_milliseconds(recovery.park_after)},
-                      {"--chaos", [&](auto&, auto& value) { options.chaos = troupe::parse_chaos(value); }},
-                      {"--life", whole(life, 0, 1'000'000'000)}},
-                     "troupe coordinator");
-  if (options.chaos) options.chaos->life = life;
-  return troupe::run_coordinator(options);
+  return troupe::run_coordinator(
+      troupe::options_of<troupe::CoordinatorProcessOptions>(words.empty() ? "" : words[0], "coordinator"));
 }
 
 int node(const std::vector<std::string>& words) {
-  troupe::RankProcessOptions options;
-  bool no_recovery = false, keys_on_stdin = false;
-  const auto read_coordinator = [&](const std::string& name, const std::string& value) {
-    const auto colon = value.rfind(':');
-    if (colon == std::string::npos || colon == 0)
-      throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' is not host:port");
-    options.coordinator_host = value.substr(0, colon);
-    options.coordinator_port = whole_number(name, value.substr(colon + 1), 1, 65535);
-  };
-  const auto first = troupe::read_flags(words,
-                                        {{"--job", &options.run.job_id},
-                                         {"--run", &options.run.run_id},
-                                         {"--run-dir", &options.run.folder},
-                                         {"--checkpoint", &options.run.checkpoint},
-                                         {"--host", &options.host},
-                                         {"--coordinator", read_coordinator},
-                                         {"--master-addr", &options.master_addr},
-                                         {"--world-size", whole(options.world_size, 1, 1'000'000)},
-                                         {"--node-rank", whole(options.node_rank, 0, 10'000)},
-                                         {"--nodes", whole(options.nodes, 1, 10'000)},
-                                         {"--slots", whole_numbers(options.slots)},
-                                         {"--spares", whole_numbers(options.spares)},
-                                         {"--starts-over", whole(options.starts_over, 0, 1'000'000)},
-                                         {"--bar-columns", whole(options.bar_columns, 1, 100'000)},
-                                         {"--no-recovery", &no_recovery},
-                                         {"--keys-on-stdin", &keys_on_stdin}},
-                                        "troupe node");
-  options.recovery = !no_recovery;
-  options.command.assign(words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
-  if (options.command.empty() || options.coordinator_port == 0)
-    throw troupe::Error(troupe::ErrorCode::usage, "node", "the launcher starts it; it is not for typing");
-  return troupe::run_node(options, keys_on_stdin);
+  auto ranks = troupe::options_of<troupe::RankProcessOptions>(words.size() < 2 ? "" : words[0], "node");
+  ranks.command.assign(words.begin() + 1, words.end());
+  return troupe::run_node(ranks);
 }
 
 bool asks_for_help(const std::vector<std::string>& words) {

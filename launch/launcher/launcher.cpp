@@ -109,9 +109,14 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
   } else {
     lock.take();
     if (!alone) note_loopback_name(options.master_addr, ranks.coordinator_host);
-    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, ranks.run, ranks.world_size,
-                                                  ranks.coordinator_host, ranks.coordinator_port, options.recovery,
-                                                  options.chaos, starts_over, keys, options.insecure});
+    const CoordinatorProcessOptions process{.run = ranks.run,
+                                            .world_size = ranks.world_size,
+                                            .recovery = options.recovery,
+                                            .chaos = options.chaos,
+                                            .address = ranks.coordinator_host,
+                                            .port = ranks.coordinator_port,
+                                            .insecure = options.insecure};
+    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, process, keys, starts_over});
     ranks.coordinator_port = coordinator->port();
     for (int s = 0; s < options.spares; ++s) ranks.spares.push_back(ranks.world_size + s);
   }
@@ -199,11 +204,11 @@ int launch(const LauncherOptions& given) {
   }));
 }
 
-int run_node(RankProcessOptions ranks, bool keys_on_stdin) {
+int run_node(RankProcessOptions ranks) {
   tell_fatal_signals();
   require_threads(4);
   StopSignals signals;
-  if (keys_on_stdin) {
+  if (ranks.keys_on_stdin) {
     ranks.own_keys = std::make_shared<KeyFolder>(JobKeys::read_framed(0));
     ranks.keys = ranks.own_keys->path();
   }

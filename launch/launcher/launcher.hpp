@@ -46,8 +46,7 @@ struct LauncherOptions {
 int launch(const LauncherOptions& options);
 
 /// One host's agent (`troupe node`): runs its ranks until they have ended, or until standard input, which the launcher
-/// holds, does. It finds the program and this host's address itself; the keys come first on standard input, if so
-/// asked. Main thread only.
-int run_node(RankProcessOptions ranks, bool keys_on_stdin);
+/// holds, does. It finds out the program's path, its own address and the keys. Main thread only.
+int run_node(RankProcessOptions ranks);
 
 }  // namespace troupe
