@@ -145,7 +145,7 @@ std::chrono::milliseconds seconds(const std::string& flag, const std::string& te
 template <class Number>
 troupe::FlagTarget whole(Number& number, int minimum, int maximum) {
   return [&number, minimum, maximum](const std::string& flag, const std::string& text) {
-    number = static_cast<Number>(whole_number(flag, text, minimum, maximum));
+    number = whole_number(flag, text, minimum, maximum);
   };
 }
 

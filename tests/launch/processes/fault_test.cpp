@@ -361,7 +361,7 @@ TEST_CASE(
                                   "--checkpoint_dir",
                                   folder / "checkpoints"});
   REQUIRE(launch.wait_for("step 10/"));
-  const auto agent = testing::process_of("troupe", std::string("--host\0b\0", 9), launch.pid());
+  const auto agent = testing::process_of("troupe", R"("host":"b")", launch.pid());
   const auto rank = pid_said_by(launch.output(), "[rank 3] pid ");
   REQUIRE(agent > 0);
   REQUIRE(rank > 0);
