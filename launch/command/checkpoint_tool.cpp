@@ -8,8 +8,9 @@
 #include <map>
 #include <optional>
 
-#include "launch/config/config.hpp"
+#include "launch/config/command_flags.hpp"
 #include "launch/loop/model_file.hpp"
+#include "launch/process/formatted.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
@@ -43,15 +44,7 @@ std::string human_bytes(std::uint64_t bytes) {
   double value = static_cast<double>(bytes);
   std::size_t unit = 0;
   for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
-  return text;
-}
-
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (const auto dimension : shape) text += (text.size() == 1 ? "" : ", ") + std::to_string(dimension);
-  return text + "]";
+  return formatted("%.*f %s", unit == 0 ? 0 : 1, value, kUnits[unit]);
 }
 
 std::string written_at(const std::string& path) {
@@ -115,7 +108,8 @@ int list(const std::string& given) {
 void print_tensor(const std::string& name, at::ScalarType dtype, const std::vector<std::int64_t>& shape,
                   const std::string& where) {
   std::printf("  %-48s %-5s %-22s %s\n", printable(name).c_str(),
-              std::string(safetensors_dtype(dtype).value_or("?")).c_str(), shape_text(shape).c_str(), where.c_str());
+              std::string(safetensors_dtype(dtype).value_or("?")).c_str(), c10::str(at::IntArrayRef(shape)).c_str(),
+              where.c_str());
 }
 
 void print_count(std::size_t tensors, std::int64_t numel, std::uint64_t bytes) {
@@ -213,19 +207,9 @@ int convert(const std::string& from, const std::string& to, bool all) {
 }  // namespace
 
 int checkpoint_command(const std::vector<std::string>& words) {
-  std::vector<std::string> places;
-  bool all = false;
-  for (const auto& word : words) {
-    if (word == "--help" || word == "-h") return std::fputs(kHelp, stdout), 0;
-    if (word == "--all") {
-      all = true;
-    } else if (word.starts_with("-")) {
-      throw Error(ErrorCode::usage, "troupe checkpoint", "there is no flag " + printable(word),
-                  "see troupe checkpoint --help");
-    } else {
-      places.push_back(word);
-    }
-  }
+  bool all = false, help = false;
+  const auto places = read_words(words, {{"--all", &all}, {"--help", &help}, {"-h", &help}}, "troupe checkpoint");
+  if (help) return std::fputs(kHelp, stdout), 0;
   static const std::map<std::string, std::size_t> kPlaces{{"ls", 1}, {"inspect", 1}, {"verify", 1}, {"convert", 2}};
   if (places.empty()) return std::fputs(kHelp, stderr), 2;
   const auto verb = places[0];

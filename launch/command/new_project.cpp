@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "launch/hosts/ssh_command.hpp"
 #include "launch/process/displayable.hpp"
 #include "tensor_io/base/error.hpp"
 
@@ -60,9 +61,7 @@ std::string for_shell(const fs::path& path) {
   if (text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+:") ==
       std::string::npos)
     return text;
-  std::string shell = "'";
-  for (const char c : text) shell += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return shell + "'";
+  return quote_for_shell(text);
 }
 
 // In lib or lib/x86_64-linux-gnu, where find_package looks for it.

@@ -1,16 +1,13 @@
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <optional>
 
-#include <unistd.h>
-
-#include "launch/config/config.hpp"
+#include "launch/config/command_flags.hpp"
 #include "launch/observe/run_report.hpp"
 #include "launch/process/displayable.hpp"
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/files/file_layer.hpp"
 
 namespace troupe {
 namespace {
@@ -36,43 +33,23 @@ struct Words {
 
 Words read(const std::vector<std::string>& words) {
   Words read;
-  const std::vector<std::pair<std::string, std::string*>> flags{{"--out", &read.out}, {"--baseline", &read.baseline}};
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const auto equals = words[i].find('=');
-    const auto name = words[i].substr(0, equals);
-    if (name == "--help" || name == "-h") {
-      read.help = true;
-    } else if (const auto flag = std::find_if(flags.begin(), flags.end(), [&](auto& f) { return f.first == name; });
-               flag != flags.end()) {
-      if (equals == std::string::npos && i + 1 == words.size())
-        throw Error(ErrorCode::usage, name, "the flag has no value");
-      *flag->second = equals == std::string::npos ? words[++i] : words[i].substr(equals + 1);
-      if (flag->second->empty()) throw Error(ErrorCode::usage, name, "the flag has no value");
-    } else if (words[i].starts_with("-")) {
-      const auto near = nearest_name(name, {"--out", "--baseline"});
-      throw Error(ErrorCode::usage, "troupe report", "there is no flag " + displayable(words[i]),
-                  near.empty() ? "see troupe report --help" : "did you mean " + near + "?");
-    } else if (words[i].empty() || !read.run.empty()) {
-      throw Error(ErrorCode::usage, "troupe report", "it takes one RUN", "see troupe report --help");
-    } else {
-      read.run = words[i];
-    }
-  }
-  if (read.run.empty()) read.run = "runs/latest";
+  const auto runs = read_words(
+      words,
+      {{"--out", filled(read.out)}, {"--baseline", filled(read.baseline)}, {"--help", &read.help}, {"-h", &read.help}},
+      "troupe report");
+  if (runs.size() > 1 || (runs.size() == 1 && runs[0].empty()))
+    throw Error(ErrorCode::usage, "troupe report", "it takes one RUN", "see troupe report --help");
+  read.run = runs.empty() ? "runs/latest" : runs[0];
   if (read.out.empty()) read.out = read.run + "/report.html";
   return read;
 }
 
-// Under another name first: half a page is none.
 void write_page(const std::string& path, const std::string& page) {
-  const auto part = path + "." + std::to_string(::getpid()) + ".part";
-  std::FILE* file = std::fopen(part.c_str(), "wx");
-  bool written = file != nullptr && std::fwrite(page.data(), 1, page.size(), file) == page.size();
-  if (file != nullptr && std::fclose(file) != 0) written = false;
-  if (written && std::rename(part.c_str(), path.c_str()) == 0) return;
-  const int error = errno;
-  if (file != nullptr) std::remove(part.c_str());
-  throw Error(ErrorCode::io, displayable(path, 200), std::strerror(error), "choose another --out");
+  try {
+    replace_text(path, page);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::io, displayable(path, 200), error.report().cause, "choose another --out");
+  }
 }
 
 }  // namespace

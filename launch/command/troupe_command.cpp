@@ -2,18 +2,19 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <climits>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "launch/command/completion.hpp"
 #include "launch/command/new_project.hpp"
+#include "launch/config/command_flags.hpp"
 #include "launch/config/config.hpp"
 #include "launch/doctor/doctor.hpp"
 #include "launch/doctor/doctor_ranks.hpp"
@@ -21,6 +22,7 @@
 #include "launch/launcher/coordinator_process.hpp"
 #include "launch/launcher/launch_plan.hpp"
 #include "launch/launcher/launcher.hpp"
+#include "launch/launcher/process_words.hpp"
 #include "launch/launcher/shared_keys.hpp"
 #include "launch/network/job_keys.hpp"
 #include "launch/observe/run_report.hpp"
@@ -121,50 +123,14 @@ std::string own_path() {
 }
 
 int whole_number(const std::string& flag, const std::string& text, int minimum, int maximum) {
-  std::size_t used = 0;
-  long value = 0;
-  try {
-    value = std::stol(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  if (used == 0 || used != text.size() || value < minimum || value > maximum) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < minimum || value > maximum) {
     throw troupe::Error(troupe::ErrorCode::usage, flag,
                         "'" + troupe::displayable(text) + "' is no whole number from " + std::to_string(minimum) +
                             " to " + std::to_string(maximum));
   }
-  return static_cast<int>(value);
-}
-
-// Flags up to the first word that is none; their values by name. `--name value` or `--name=value`, - and _ alike.
-std::size_t read_flags(const std::vector<std::string>& words, const std::vector<std::string>& with_value,
-                       const std::vector<std::string>& switches,
-                       std::vector<std::pair<std::string, std::string>>& found) {
-  std::size_t i = 0;
-  for (; i < words.size() && words[i].starts_with("-"); ++i) {
-    if (words[i] == "--") return i + 1;
-    auto name = words[i].substr(0, words[i].find('='));
-    for (auto& c : name) c = c == '_' ? '-' : c;
-    const bool takes = std::find(with_value.begin(), with_value.end(), name) != with_value.end();
-    if (!takes && std::find(switches.begin(), switches.end(), name) == switches.end()) {
-      auto known = with_value;
-      known.insert(known.end(), switches.begin(), switches.end());
-      const auto near = troupe::nearest_name(name, known);
-      throw troupe::Error(troupe::ErrorCode::usage, "command line",
-                          "there is no flag " + troupe::displayable(name) + " here",
-                          near.empty() ? "see troupe --help" : "did you mean " + near + "?");
-    }
-    if (!takes) {
-      found.emplace_back(name, "");
-    } else if (const auto equals = words[i].find('='); equals != std::string::npos) {
-      found.emplace_back(name, words[i].substr(equals + 1));
-    } else if (i + 1 < words.size()) {
-      found.emplace_back(name, words[++i]);
-    } else {
-      throw troupe::Error(troupe::ErrorCode::usage, name, "the flag has no value");
-    }
-  }
-  return i;
+  return value;
 }
 
 std::chrono::milliseconds seconds(const std::string& flag, const std::string& text, int most = 86'400) {
@@ -177,67 +143,78 @@ std::chrono::milliseconds seconds(const std::string& flag, const std::string& te
   return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
 }
 
+// Targets of flags.
+template <class Number>
+troupe::FlagTarget whole(Number& number, int minimum, int maximum) {
+  return [&number, minimum, maximum](const std::string& flag, const std::string& text) {
+    number = whole_number(flag, text, minimum, maximum);
+  };
+}
+
+template <class Time>
+troupe::FlagTarget in_seconds(Time& time, int most = 86'400) {
+  return [&time, most](const std::string& flag, const std::string& text) { time = seconds(flag, text, most); };
+}
+
 int launch(const std::vector<std::string>& words) {
   troupe::LauncherOptions options;
-  options.recovery.enabled = true;
-  std::vector<std::pair<std::string, std::string>> flags;
-  const auto first =
-      read_flags(words, {"--nproc",           "-n",
-                         "--nproc-per-node",  "--run-dir",
-                         "--spares",          "--min-ranks",
-                         "--max-restarts",    "--restart-window",
-                         "--replace-timeout", "--suspect-after",
-                         "--fence-after",     "--hang-after",
-                         "--park-after",      "--hosts",
-                         "--address",         "--ssh-config",
-                         "--remote-troupe",   "--nnodes",
-                         "--node-rank",       "--master-addr",
-                         "--master-port",     "--last-call",
-                         "--chaos",           "--keys",
-                         "--time-limit"},
-                 {"--standalone", "--insecure-network", "--no-recovery", "--slurm", "--dry-run", "--help"}, flags);
-  bool min_given = false, nproc_given = false, slurm = false, dry_run = false;
+  auto& recovery = options.recovery;
+  std::optional<int> nproc, min_ranks;
   std::optional<std::chrono::milliseconds> last_call;
-  for (const auto& [name, value] : flags) {
-    if (name == "--help") return std::fputs(kLaunchHelp, stdout), 0;
-    if (name == "--nproc" || name == "-n" || name == "--nproc-per-node")
-      options.nproc = whole_number(name, value, 1, 1024), nproc_given = true;
-    if (name == "--run-dir") options.run_dir = value;
-    if (name == "--spares") options.spares = whole_number(name, value, 0, 1024);
-    if (name == "--min-ranks") options.recovery.min_ranks = whole_number(name, value, 1, 1'000'000), min_given = true;
-    if (name == "--hosts")
-      options.hosts = std::filesystem::exists(value) ? troupe::read_host_file(value) : troupe::parse_host_flag(value);
-    if (name == "--address") options.address = value;
-    if (name == "--ssh-config") options.ssh_arguments = {"-F", value};
-    if (name == "--remote-troupe") options.remote_troupe = value;
-    if (name == "--nnodes") {
-      const auto colon = value.find(':');
-      if (colon != std::string::npos) options.min_nnodes = whole_number(name, value.substr(0, colon), 1, 10'000);
-      options.nnodes = whole_number(name, colon == std::string::npos ? value : value.substr(colon + 1), 1, 10'000);
-      if (options.min_nnodes > options.nnodes)
-        throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' begins with more nodes than it ends with",
-                            "write MIN:MAX");
-    }
-    if (name == "--last-call") last_call = seconds(name, value);
-    if (name == "--node-rank") options.node_rank = whole_number(name, value, 0, 9'999);
-    if (name == "--master-addr") options.master_addr = value;
-    if (name == "--master-port") options.master_port = whole_number(name, value, 1, 65535);
-    if (name == "--slurm") slurm = true;
-    if (name == "--dry-run") dry_run = true;
-    if (name == "--max-restarts") options.recovery.max_restarts = whole_number(name, value, 0, 1'000'000);
-    if (name == "--restart-window") options.recovery.restart_window = seconds(name, value);
-    if (name == "--replace-timeout") options.recovery.replace_timeout = seconds(name, value);
-    if (name == "--suspect-after") options.recovery.suspect_after = seconds(name, value);
-    if (name == "--fence-after") options.recovery.fence_after = seconds(name, value);
-    if (name == "--hang-after") options.recovery.hang_after = seconds(name, value);
-    if (name == "--park-after") options.recovery.park_after = seconds(name, value);
-    if (name == "--time-limit") options.time_limit = seconds(name, value, 100 * 86'400);
-    if (name == "--no-recovery") options.recovery.enabled = false;
-    if (name == "--keys") options.keys = value;
-    if (name == "--insecure-network") options.insecure = true;
-    if (name == "--chaos") troupe::parse_chaos(value), options.chaos = value;
-  }
-  if (!options.chaos.empty() && !options.recovery.enabled)
+  bool no_recovery = false, slurm = false, dry_run = false, help = false, standalone = false;
+  const auto read_hosts = [&](const std::string&, const std::string& value) {
+    options.hosts = std::filesystem::exists(value) ? troupe::read_host_file(value) : troupe::parse_host_flag(value);
+  };
+  const auto read_nodes = [&](const std::string& name, const std::string& value) {
+    const auto colon = value.find(':');
+    if (colon != std::string::npos) options.min_nnodes = whole_number(name, value.substr(0, colon), 1, 10'000);
+    options.nnodes = whole_number(name, colon == std::string::npos ? value : value.substr(colon + 1), 1, 10'000);
+    if (options.min_nnodes > options.nnodes)
+      throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' begins with more nodes than it ends with",
+                          "write MIN:MAX");
+  };
+  const auto first =
+      troupe::read_flags(words,
+                         {{"--nproc", whole(nproc, 1, 1024)},
+                          {"-n", whole(nproc, 1, 1024)},
+                          {"--nproc-per-node", whole(nproc, 1, 1024)},
+                          {"--run-dir", &options.run_dir},
+                          {"--spares", whole(options.spares, 0, 1024)},
+                          {"--min-ranks", whole(min_ranks, 1, 1'000'000)},
+                          {"--max-restarts", whole(recovery.max_restarts, 0, 1'000'000)},
+                          {"--restart-window", in_seconds(recovery.restart_window)},
+                          {"--replace-timeout", in_seconds(recovery.replace_timeout)},
+                          {"--suspect-after", in_seconds(recovery.suspect_after)},
+                          {"--fence-after", in_seconds(recovery.fence_after)},
+                          {"--hang-after", in_seconds(recovery.hang_after)},
+                          {"--park-after", in_seconds(recovery.park_after)},
+                          {"--last-call", in_seconds(last_call)},
+                          {"--time-limit", in_seconds(options.time_limit, 100 * 86'400)},
+                          {"--hosts", read_hosts},
+                          {"--address", &options.address},
+                          {"--ssh-config",
+                           [&](auto&, auto& value) {
+                             options.ssh_arguments = {"-F", value};
+                           }},
+                          {"--remote-troupe", &options.remote_troupe},
+                          {"--nnodes", read_nodes},
+                          {"--node-rank", whole(options.node_rank, 0, 9'999)},
+                          {"--master-addr", &options.master_addr},
+                          {"--master-port", whole(options.master_port, 1, 65535)},
+                          {"--chaos", [&](auto&, auto& value) { troupe::parse_chaos(value), options.chaos = value; }},
+                          {"--keys", &options.keys},
+                          {"--standalone", &standalone},  // torchrun's
+                          {"--insecure-network", &options.insecure},
+                          {"--no-recovery", &no_recovery},
+                          {"--slurm", &slurm},
+                          {"--dry-run", &dry_run},
+                          {"--help", &help}},
+                         "troupe launch");
+  if (help) return std::fputs(kLaunchHelp, stdout), 0;
+  recovery.enabled = !no_recovery;
+  recovery.min_ranks = min_ranks.value_or(recovery.min_ranks);
+  options.nproc = nproc.value_or(options.nproc);
+  if (!options.chaos.empty() && !recovery.enabled)
     throw troupe::Error(troupe::ErrorCode::usage, "--chaos", "without recovery the first fault ends the job",
                         "leave --no-recovery out");
   if (slurm) {
@@ -249,14 +226,13 @@ int launch(const std::vector<std::string>& words) {
       throw troupe::Error(troupe::ErrorCode::usage, "--slurm", "it and --hosts or --nnodes exclude each other",
                           "Slurm says which hosts there are");
     if (troupe::is_surplus_task(*allocation)) return troupe::exit_code(troupe::ErrorCode::usage);
-    const auto nproc = nproc_given ? std::optional(options.nproc) : std::nullopt;
     const auto note = troupe::follow_slurm(*allocation, nproc, options, std::chrono::system_clock::now());
     if (!note.empty()) std::fprintf(stderr, "troupe: %s\n", note.c_str());
   }
   if (!options.hosts.empty() && options.nnodes > 0)
     throw troupe::Error(troupe::ErrorCode::usage, "--hosts", "it and --nnodes exclude each other",
                         "a host list is used on one machine only");
-  if (!options.hosts.empty() && nproc_given && !slurm)
+  if (!options.hosts.empty() && nproc && !slurm)
     throw troupe::Error(troupe::ErrorCode::usage, "--nproc", "the host list says how many ranks each host has",
                         "leave it out, or write the number behind the host: --hosts localhost:2");
   if (!options.keys.empty() && options.nnodes == 0)
@@ -267,18 +243,18 @@ int launch(const std::vector<std::string>& words) {
                         std::to_string(options.node_rank) + " is not below --nnodes " + std::to_string(options.nnodes));
   const int ranks = !options.hosts.empty() ? static_cast<int>(troupe::assign_ranks(options.hosts).size())
                                            : options.nproc * std::max(1, options.nnodes);
-  if (options.min_nnodes > 0 && !min_given) options.recovery.min_ranks = options.min_nnodes * options.nproc;
-  if (min_given || options.min_nnodes > 0) options.recovery.min_start = options.recovery.min_ranks;
-  if (options.min_nnodes > 0 && !options.recovery.enabled)
+  if (options.min_nnodes > 0 && !min_ranks) recovery.min_ranks = options.min_nnodes * options.nproc;
+  if (min_ranks || options.min_nnodes > 0) recovery.min_start = recovery.min_ranks;
+  if (options.min_nnodes > 0 && !recovery.enabled)
     throw troupe::Error(troupe::ErrorCode::usage, "--nnodes", "MIN:MAX needs recovery", "leave --no-recovery out");
-  if (options.min_nnodes > 0) options.recovery.last_call = std::chrono::seconds(5);
-  if (last_call) options.recovery.last_call = *last_call;
-  if (options.recovery.min_ranks > ranks) {
+  if (options.min_nnodes > 0) recovery.last_call = std::chrono::seconds(5);
+  if (last_call) recovery.last_call = *last_call;
+  if (recovery.min_ranks > ranks) {
     throw troupe::Error(
         troupe::ErrorCode::usage, "--min-ranks",
-        std::to_string(options.recovery.min_ranks) + " is more than the job has (" + std::to_string(ranks) + ")");
+        std::to_string(recovery.min_ranks) + " is more than the job has (" + std::to_string(ranks) + ")");
   }
-  if (options.recovery.suspect_after > options.recovery.fence_after)
+  if (recovery.suspect_after > recovery.fence_after)
     throw troupe::Error(troupe::ErrorCode::usage, "--suspect-after", "it is later than --fence-after");
   options.command.assign(words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
   if (options.command.empty())
@@ -289,110 +265,14 @@ int launch(const std::vector<std::string>& words) {
 }
 
 int coordinate(const std::vector<std::string>& words) {
-  troupe::CoordinatorProcessOptions options;
-  std::vector<std::pair<std::string, std::string>> flags;
-  read_flags(words,
-             {"--job",
-              "--world-size",
-              "--address",
-              "--port",
-              "--run-dir",
-              "--run",
-              "--checkpoint",
-              "--journal",
-              "--outline",
-              "--min-start",
-              "--min-ranks",
-              "--max-restarts",
-              "--replace-timeout-ms",
-              "--suspect-ms",
-              "--fence-ms",
-              "--hang-ms",
-              "--restart-window-ms",
-              "--park-ms",
-              "--last-call-ms",
-              "--chaos",
-              "--life"},
-             {"--recovery", "--keys-on-stdin", "--insecure-network"}, flags);
-  auto& recovery = options.recovery;
-  std::uint64_t life = 0;
-  for (const auto& [name, value] : flags) {
-    const auto milliseconds = [&, &name = name, &value = value] {
-      return std::chrono::milliseconds(whole_number(name, value, 0, 1'000'000'000));
-    };
-    if (name == "--job") options.run.job_id = value;
-    if (name == "--run") options.run.run_id = value;
-    if (name == "--checkpoint") options.run.checkpoint = value;
-    if (name == "--outline") options.run.outline = value;
-    if (name == "--world-size") options.world_size = whole_number(name, value, 1, 1'000'000);
-    if (name == "--address") options.address = value;
-    if (name == "--port") options.port = whole_number(name, value, 0, 65535);
-    if (name == "--run-dir") options.run.folder = value;
-    if (name == "--journal") options.journal = value;
-    if (name == "--recovery") recovery.enabled = true;
-    if (name == "--keys-on-stdin") options.keys_on_stdin = true;
-    if (name == "--insecure-network") options.insecure = true;
-    if (name == "--min-start") recovery.min_start = whole_number(name, value, 0, 1'000'000);
-    if (name == "--min-ranks") recovery.min_ranks = whole_number(name, value, 1, 1'000'000);
-    if (name == "--max-restarts") recovery.max_restarts = whole_number(name, value, 0, 1'000'000);
-    if (name == "--replace-timeout-ms") recovery.replace_timeout = milliseconds();
-    if (name == "--suspect-ms") recovery.suspect_after = milliseconds();
-    if (name == "--fence-ms") recovery.fence_after = milliseconds();
-    if (name == "--hang-ms") recovery.hang_after = milliseconds();
-    if (name == "--restart-window-ms") recovery.restart_window = milliseconds();
-    if (name == "--last-call-ms") recovery.last_call = milliseconds();
-    if (name == "--park-ms") recovery.park_after = milliseconds();
-    if (name == "--chaos") options.chaos = troupe::parse_chaos(value);
-    if (name == "--life") life = static_cast<std::uint64_t>(whole_number(name, value, 0, 1'000'000'000));
-  }
-  if (options.chaos) options.chaos->life = life;
-  return troupe::run_coordinator(options);
-}
-
-std::vector<int> numbers(const std::string& flag, const std::string& text) {
-  std::vector<int> numbers;
-  std::istringstream in(text);
-  for (std::string word; std::getline(in, word, ',');) numbers.push_back(whole_number(flag, word, 0, 1'000'000));
-  return numbers;
+  return troupe::run_coordinator(
+      troupe::options_of<troupe::CoordinatorProcessOptions>(words.empty() ? "" : words[0], "coordinator"));
 }
 
 int node(const std::vector<std::string>& words) {
-  troupe::NodeOptions options;
-  std::vector<std::pair<std::string, std::string>> flags;
-  const auto first = read_flags(
-      words,
-      {"--job", "--host", "--address", "--coordinator", "--master-addr", "--world-size", "--node-rank", "--nodes",
-       "--slots", "--spares", "--run-dir", "--run", "--checkpoint", "--starts-over", "--bar-columns"},
-      {"--no-recovery", "--keys-on-stdin"}, flags);
-  for (const auto& [name, value] : flags) {
-    if (name == "--job") options.run.job_id = value;
-    if (name == "--run") options.run.run_id = value;
-    if (name == "--checkpoint") options.run.checkpoint = value;
-    if (name == "--host") options.host = value;
-    if (name == "--address") options.address = value;
-    if (name == "--coordinator") {
-      const auto colon = value.rfind(':');
-      if (colon == std::string::npos || colon == 0)
-        throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' is not host:port");
-      options.coordinator_host = value.substr(0, colon);
-      options.coordinator_port = whole_number(name, value.substr(colon + 1), 1, 65535);
-    }
-    if (name == "--master-addr") options.master_addr = value;
-    if (name == "--world-size") options.world_size = whole_number(name, value, 1, 1'000'000);
-    if (name == "--node-rank") options.node_rank = whole_number(name, value, 0, 10'000);
-    if (name == "--nodes") options.nodes = whole_number(name, value, 1, 10'000);
-    if (name == "--slots") options.slots = numbers(name, value);
-    if (name == "--spares") options.spares = numbers(name, value);
-    if (name == "--run-dir") options.run.folder = value;
-    if (name == "--no-recovery") options.recovery = false;
-    if (name == "--keys-on-stdin") options.keys_on_stdin = true;
-    if (name == "--starts-over") options.starts_over = whole_number(name, value, 0, 1'000'000);
-    if (name == "--bar-columns") options.bar_columns = whole_number(name, value, 1, 100'000);
-  }
-  options.command.assign(words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
-  if (options.command.empty() || options.coordinator_host.empty())
-    throw troupe::Error(troupe::ErrorCode::usage, "node", "the launcher starts it; it is not for typing");
-  return troupe::run_node(options);
+  auto ranks = troupe::options_of<troupe::RankProcessOptions>(words.size() < 2 ? "" : words[0], "node");
+  ranks.command.assign(words.begin() + 1, words.end());
+  return troupe::run_node(ranks);
 }
 
 bool asks_for_help(const std::vector<std::string>& words) {

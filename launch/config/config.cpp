@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "launch/config/command_flags.hpp"
 #include "launch/config/config_fields.hpp"
 #include "launch/config/profile_setting.hpp"
 #include "launch/process/displayable.hpp"
@@ -60,19 +61,13 @@ bool parse_number(const std::string& text, T& value) {
   return error == std::errc() && end == text.c_str() + text.size() && begin != end;
 }
 
-bool parse_bool(const std::string& text, bool& value) {
-  if (text == "true" || text == "1" || text == "yes" || text == "on") return value = true, true;
-  if (text == "false" || text == "0" || text == "no" || text == "off") return value = false, true;
-  return false;
-}
-
 struct Assign {
   Config& config;
   const ConfigField& field;
   const std::string& text;
   std::string refused;
 
-  std::string operator()(bool Config::*member) const { return parse_bool(text, config.*member) ? "" : refused; }
+  std::string operator()(bool Config::*member) const { return parse_switch(text, config.*member) ? "" : refused; }
   std::string operator()(std::string Config::*member) const {
     const auto choices = choices_of(field);
     if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
@@ -107,7 +102,7 @@ std::string assign_declared(ConfigValue& value, const std::string& text) {
   struct Visitor {
     const std::string& text;
     const std::string refused = "'" + displayable(text, 80) + "' is not ";
-    std::string operator()(bool& v) const { return parse_bool(text, v) ? "" : refused + "true or false"; }
+    std::string operator()(bool& v) const { return parse_switch(text, v) ? "" : refused + "true or false"; }
     std::string operator()(std::int64_t& v) const { return parse_number(text, v) ? "" : refused + "a whole number"; }
     std::string operator()(double& v) const {
       return parse_number(text, v) && std::isfinite(v) ? "" : refused + "a number";
@@ -117,32 +112,12 @@ std::string assign_declared(ConfigValue& value, const std::string& text) {
   return std::visit(Visitor{text}, value);
 }
 
-std::string render(const Config& config, const ConfigField& field) {
-  struct Visitor {
-    const Config& config;
-    std::string operator()(bool Config::*m) const { return config.*m ? "true" : "false"; }
-    std::string operator()(std::int64_t Config::*m) const { return std::to_string(config.*m); }
-    std::string operator()(std::uint64_t Config::*m) const { return std::to_string(config.*m); }
-    std::string operator()(double Config::*m) const {
-      auto text = number(config.*m);
-      return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
-    }
-    std::string operator()(std::string Config::*m) const { return nlohmann::json(config.*m).dump(); }
-  };
-  return std::visit(Visitor{config}, field.member);
+nlohmann::json json_of(const Config& config, const ConfigField& field) {
+  return std::visit([&](auto member) { return nlohmann::json(config.*member); }, field.member);
 }
 
-std::string render(const ConfigValue& value) {
-  struct Visitor {
-    std::string operator()(bool v) const { return v ? "true" : "false"; }
-    std::string operator()(std::int64_t v) const { return std::to_string(v); }
-    std::string operator()(double v) const {
-      auto text = number(v);
-      return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
-    }
-    std::string operator()(const std::string& v) const { return nlohmann::json(v).dump(); }
-  };
-  return std::visit(Visitor{}, value);
+nlohmann::json json_of(const ConfigValue& value) {
+  return std::visit([](const auto& v) { return nlohmann::json(v); }, value);
 }
 
 std::vector<std::string> known_names(const Config& config) {
@@ -153,27 +128,6 @@ std::vector<std::string> known_names(const Config& config) {
 }
 
 }  // namespace
-
-std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates, std::size_t most) {
-  std::string best;
-  if (name.size() > 200) return best;  // nobody mistyped that, and it would take long
-  std::size_t best_distance = std::min(most, std::max<std::size_t>(2, name.size() / 3)) + 1;
-  for (const auto& candidate : candidates) {
-    std::vector<std::size_t> row(candidate.size() + 1);
-    for (std::size_t j = 0; j <= candidate.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= name.size(); ++i) {
-      std::size_t diagonal = row[0];
-      row[0] = i;
-      for (std::size_t j = 1; j <= candidate.size(); ++j) {
-        const std::size_t above = row[j];
-        row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (name[i - 1] == candidate[j - 1] ? 0 : 1)});
-        diagonal = above;
-      }
-    }
-    if (row.back() < best_distance) best_distance = row.back(), best = candidate;
-  }
-  return best;
-}
 
 void Config::declare(const std::string& name, ConfigValue default_value, const std::string& help) {
   for (const auto& field : config_fields()) {
@@ -317,7 +271,7 @@ std::string config_help(const Config& config, const std::string& program) {
   const Config defaults;
   for (const auto& field : config_fields()) {
     if (section != field.section) text += "\n[" + (section = field.section) + "]\n";
-    std::string left = std::string("  --") + field.name + " " + render(defaults, field);
+    std::string left = std::string("  --") + field.name + " " + json_of(defaults, field).dump();
     left.resize(std::max<std::size_t>(left.size() + 1, 38), ' ');
     text += left + field.help + "\n";
     if (field.registered == nullptr) continue;
@@ -329,7 +283,7 @@ std::string config_help(const Config& config, const std::string& program) {
   }
   if (!config.declared.empty()) text += "\n[program]\n";
   for (const auto& [name, declared] : config.declared) {
-    std::string left = "  --" + name + " " + render(declared.value);
+    std::string left = "  --" + name + " " + json_of(declared.value).dump();
     left.resize(std::max<std::size_t>(left.size() + 1, 38), ' ');
     text += left + declared.help + "\n";
   }
@@ -346,10 +300,10 @@ std::string config_to_toml(const Config& config) {
   for (const auto& field : config_fields()) {
     if (section != field.section)
       text += std::string(section.empty() ? "" : "\n") + "[" + (section = field.section) + "]\n";
-    line(field.name, render(config, field));
+    line(field.name, json_of(config, field).dump());
   }
   if (!config.declared.empty()) text += "\n[program]\n";
-  for (const auto& [name, declared] : config.declared) line(name, render(declared.value));
+  for (const auto& [name, declared] : config.declared) line(name, json_of(declared.value).dump());
   return text;
 }
 
@@ -357,8 +311,8 @@ namespace {
 
 nlohmann::json json_of(const Config& config) {
   nlohmann::json json = nlohmann::json::object();
-  for (const auto& field : config_fields()) json[field.name] = nlohmann::json::parse(render(config, field));
-  for (const auto& [name, declared] : config.declared) json[name] = nlohmann::json::parse(render(declared.value));
+  for (const auto& field : config_fields()) json[field.name] = json_of(config, field);
+  for (const auto& [name, declared] : config.declared) json[name] = json_of(declared.value);
   return json;
 }
 
@@ -386,8 +340,8 @@ std::string config_reference() {
   for (const auto& field : config_fields()) {
     if (section != field.section)
       text += "\n## [" + (section = field.section) + "]\n\n| name | default | allowed | meaning |\n|---|---|---|---|\n";
-    text += std::string("| `") + field.name + "` | `" + render(defaults, field) + "` | " + allowed(field) + " | " +
-            field.help + (field.shared ? "" : " (may differ between ranks)") + " |\n";
+    text += std::string("| `") + field.name + "` | `" + json_of(defaults, field).dump() + "` | " + allowed(field) +
+            " | " + field.help + (field.shared ? "" : " (may differ between ranks)") + " |\n";
   }
   return text;
 }
@@ -401,9 +355,9 @@ std::string config_hash(const Config& config) {
   for (const auto& field : config_fields()) {
     if (!field.shared) continue;
     mix(field.name);
-    mix(render(config, field));
+    mix(json_of(config, field).dump());
   }
-  for (const auto& [name, declared] : config.declared) mix(name), mix(render(declared.value));
+  for (const auto& [name, declared] : config.declared) mix(name), mix(json_of(declared.value).dump());
   char text[17];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
   return text;

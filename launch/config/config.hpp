@@ -7,8 +7,6 @@
 
 #include "actors/rank/strategy_options.hpp"
 #include "actors/step/training_options.hpp"
-#include "launch/config/launch_options.hpp"
-#include "launch/config/observe_options.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/communicator/choice/communicator_settings.hpp"
 #include "tensor_io/data/data_options.hpp"
@@ -21,13 +19,20 @@ using ConfigValue = std::variant<bool, std::int64_t, double, std::string>;
 /// Every setting of a run, flat: `config.lr`. The file, the flags, the environment, `--help`, `--print-config`, the
 /// reference page and the hash all come from one list of fields (config_fields.cpp). Strength: default < file <
 /// environment (TROUPE_LR) < flag (--lr).
-struct Config : DataOptions,
-                CommunicatorSettings,
-                OptimizerOptions,
-                TrainingOptions,
-                StrategyOptions,
-                LaunchOptions,
-                ObserveOptions {
+struct Config : DataOptions, CommunicatorSettings, OptimizerOptions, TrainingOptions, StrategyOptions {
+  // How the program starts.
+  std::int64_t ranks = 1;    ///< ranks inside this process: a simulated cluster, for tests
+  std::string chaos;         ///< what hurts them, see parse_chaos; empty: nothing does
+  std::int64_t threads = 0;  ///< LibTorch's threads per rank; 0: one where ranks share the machine, LibTorch's default
+                             ///< for a rank alone
+  // What rank 0 tells about a run while it goes on, besides run_dir/metrics.jsonl.
+  bool progress_bar = true;       ///< on a terminal
+  bool tensorboard = true;        ///< event files in run_dir/tensorboard
+  std::int64_t metrics_port = 0;  ///< of the live page and Prometheus's /metrics, on rank 0's loopback interface; 0:
+                                  ///< none
+  std::string mlflow_uri;         ///< of a tracking server, http://127.0.0.1:5000 say; empty: none
+  std::string mlflow_experiment = "Default";  ///< is made where there is none
+
   /// A setting of the program's own, before parsing; `--dropout 0.2`, `[program] dropout = 0.2`. Its type is the
   /// default's.
   void declare(const std::string& name, ConfigValue default_value, const std::string& help);
@@ -72,9 +77,5 @@ std::map<std::string, std::string> config_texts(const Config& config);
 std::string config_reference();
 /// Of the values that all ranks must share; 16 hexadecimal digits.
 std::string config_hash(const Config& config);
-
-/// The candidate that differs from `name` least, or an empty string if none is near (Levenshtein distance of at most a
-/// third of its length, and of at most `most`).
-std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates, std::size_t most = 64);
 
 }  // namespace troupe

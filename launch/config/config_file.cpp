@@ -4,6 +4,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "launch/config/command_flags.hpp"
 #include "launch/config/config.hpp"
 #include "launch/config/config_fields.hpp"
 #include "launch/process/displayable.hpp"

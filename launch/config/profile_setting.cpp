@@ -21,13 +21,13 @@ bool parse_steps(const std::string& text, ProfileSetting& setting) {
   return number(begin, begin + colon, setting.first) && number(begin + colon + 1, begin + text.size(), setting.last);
 }
 
+}  // namespace
+
 bool parse_switch(const std::string& text, bool& value) {
   if (text == "true" || text == "1" || text == "yes" || text == "on") return value = true, true;
   if (text == "false" || text == "0" || text == "no" || text == "off") return value = false, true;
   return false;
 }
-
-}  // namespace
 
 std::string parse_profile(const std::string& text, ProfileSetting& setting) {
   setting = {};

@@ -17,6 +17,8 @@ struct ProfileSetting {
   bool traces(std::int64_t step) const noexcept { return first <= step && step < last; }
 };
 
+/// Reads true or false, in any of their spellings; false: it is none of them.
+bool parse_switch(const std::string& text, bool& value);
 /// What is wrong with the text, in a line; empty: nothing, and `setting` is filled in.
 std::string parse_profile(const std::string& text, ProfileSetting& setting);
 /// Of a text that was accepted.

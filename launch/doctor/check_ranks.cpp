@@ -4,23 +4,18 @@
 #include <cstdio>
 
 #include "launch/loop/rank.hpp"
+#include "launch/process/formatted.hpp"
 #include "tensor_io/base/steady_time.hpp"
 
 namespace {
 
+using troupe::formatted;
 using troupe::Rank;
 
 void print_check(Rank& rank, const char* check, bool good, const std::string& found, const std::string& remedy) {
   if (!rank.is_main()) return;
   std::printf("%s\t%s\t%s\t%s\n", check, good ? "ok" : "fail", found.c_str(), good ? "" : remedy.c_str());
   std::fflush(stdout);
-}
-
-template <class... Arguments>
-std::string format(const char* pattern, Arguments... arguments) {
-  char text[256];
-  std::snprintf(text, sizeof text, pattern, arguments...);
-  return text;
 }
 
 // Every rank's number is in every element of the sum, which floats hold exactly.
@@ -35,9 +30,9 @@ void check_sum(Rank& rank) {
   rank.all_reduce(wrong);
   print_check(rank, "collective", wrong.item<std::int64_t>() == 0,
               wrong.item<std::int64_t>() == 0
-                  ? format("%d ranks add up 1, 1,000 and 1,000,000 numbers over %s", n,
-                           std::string(rank.communicator().backend()).c_str())
-                  : format("%lld sums are wrong", static_cast<long long>(wrong.item<std::int64_t>())),
+                  ? formatted("%d ranks add up 1, 1,000 and 1,000,000 numbers over %s", n,
+                              std::string(rank.communicator().backend()).c_str())
+                  : formatted("%lld sums are wrong", static_cast<long long>(wrong.item<std::int64_t>())),
               "check the memory and the network of the hosts, one after the other with --hosts");
 }
 
@@ -50,7 +45,7 @@ void measure_pace(Rank& rank) {
   for (int i = 0; i < kTimes; ++i) rank.all_reduce(tensor, troupe::ReduceOp::avg, "pace");
   const double seconds = troupe::seconds_since(started) / kTimes;
   print_check(rank, "pace", true,
-              format("all_reduce of 16 MiB takes %.1f ms, %.0f Mbit/s", seconds * 1e3, 16 * 8.388608 / seconds), "");
+              formatted("all_reduce of 16 MiB takes %.1f ms, %.0f Mbit/s", seconds * 1e3, 16 * 8.388608 / seconds), "");
 }
 
 // A model's gradients over all ranks against those of one process with the whole batch.
@@ -80,7 +75,7 @@ void check_gradients(Rank& rank) {
   rank.all_reduce(worst, troupe::ReduceOp::max);
   const bool good = report.committed && worst.item<double>() < 1e-5;
   print_check(rank, "gradients", good,
-              format("those of %d ranks and of one process differ by %.1e of the largest", n, worst.item<double>()),
+              formatted("those of %d ranks and of one process differ by %.1e of the largest", n, worst.item<double>()),
               "a host computes other numbers: compare processors, LibTorch's builds and memory");
 }
 

@@ -5,10 +5,10 @@
 #include <charconv>
 #include <cstdio>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <optional>
 
+#include "launch/config/command_flags.hpp"
 #include "launch/doctor/doctor_agent.hpp"
 #include "launch/hosts/ssh_command.hpp"
 #include "launch/process/displayable.hpp"
@@ -44,38 +44,28 @@ using namespace std::chrono_literals;
 
 struct Request {
   std::string hosts, run_dir = "runs", ssh_config, troupe, serve, measure;
-  bool links = true, ranks = true, json = false, agent = false, help = false;
+  bool no_links = false, no_ranks = false, json = false, agent = false, help = false;
 };
 
 Request read_request(const std::vector<std::string>& words) {
   Request request;
-  const std::map<std::string, std::string*> values = {
-      {"--hosts", &request.hosts},   {"--run-dir", &request.run_dir}, {"--ssh-config", &request.ssh_config},
-      {"--troupe", &request.troupe}, {"--serve", &request.serve},     {"--measure", &request.measure}};
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const auto equals = words[i].find('=');
-    auto name = words[i].substr(0, equals);
-    for (auto& c : name) c = c == '_' ? '-' : c;
-    if (const auto found = values.find(name); found != values.end()) {
-      if (equals == std::string::npos && i + 1 == words.size())
-        throw Error(ErrorCode::usage, name, "the flag has no value", "see troupe doctor --help");
-      *found->second = equals == std::string::npos ? words[++i] : words[i].substr(equals + 1);
-      if (found->second->empty()) throw Error(ErrorCode::usage, name, "its value is empty", "see troupe doctor --help");
-    } else if (name == "--no-links") {
-      request.links = false;
-    } else if (name == "--no-ranks") {
-      request.ranks = false;
-    } else if (name == "--json") {
-      request.json = true;
-    } else if (name == "--agent") {
-      request.agent = true;
-    } else if (name == "--help" || name == "-h") {
-      request.help = true;
-    } else {
-      throw Error(ErrorCode::usage, "command line", "there is no flag '" + displayable(words[i]) + "' here",
-                  "see troupe doctor --help");
-    }
-  }
+  const auto others = read_words(words,
+                                 {{"--hosts", filled(request.hosts)},
+                                  {"--run-dir", filled(request.run_dir)},
+                                  {"--ssh-config", filled(request.ssh_config)},
+                                  {"--troupe", filled(request.troupe)},
+                                  {"--serve", filled(request.serve)},
+                                  {"--measure", filled(request.measure)},
+                                  {"--no-links", &request.no_links},
+                                  {"--no-ranks", &request.no_ranks},
+                                  {"--json", &request.json},
+                                  {"--agent", &request.agent},
+                                  {"--help", &request.help},
+                                  {"-h", &request.help}},
+                                 "troupe doctor");
+  if (!others.empty())
+    throw Error(ErrorCode::usage, "troupe doctor", "'" + displayable(others[0]) + "' is no flag",
+                "see troupe doctor --help");
   return request;
 }
 
@@ -110,9 +100,9 @@ class Doctor {
     }
     if (!hosts_.empty()) {
       for (const auto& [on, of] : names_to_resolve()) look_at_name(on, of);
-      if (request_.links) look_at_links();
+      if (!request_.no_links) look_at_links();
     }
-    if (exit_code(findings_) == 0 && request_.ranks) {
+    if (exit_code(findings_) == 0 && !request_.no_ranks) {
       for (const auto& check : options_.more_checks) add(check(hosts_, {request_.ssh_config, request_.troupe}));
     }
     if (request_.json) std::cout << to_json(findings_) << std::flush;

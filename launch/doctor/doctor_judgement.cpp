@@ -1,10 +1,11 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "launch/doctor/doctor.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/formatted.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -16,36 +17,21 @@ constexpr std::uint64_t kMiB = 1 << 20, kGiB = 1 << 30;
 
 std::string bytes_text(std::uint64_t bytes) {
   if (bytes == kUnlimited) return "unlimited";
-  char text[32];
   const double amount = static_cast<double>(bytes);
-  if (bytes >= kGiB) {
-    std::snprintf(text, sizeof text, "%.1f GiB", amount / static_cast<double>(kGiB));
-  } else if (bytes >= kMiB) {
-    std::snprintf(text, sizeof text, "%.0f MiB", amount / static_cast<double>(kMiB));
-  } else {
-    std::snprintf(text, sizeof text, "%.0f KiB", amount / 1024);
-  }
-  return text;
+  if (bytes >= kGiB) return formatted("%.1f GiB", amount / static_cast<double>(kGiB));
+  if (bytes >= kMiB) return formatted("%.0f MiB", amount / static_cast<double>(kMiB));
+  return formatted("%.0f KiB", amount / 1024);
 }
 
 std::string time_text(std::chrono::nanoseconds time) {
-  char text[32];
   const double seconds = std::abs(std::chrono::duration<double>(time).count());
-  if (seconds >= 1) {
-    std::snprintf(text, sizeof text, "%.1f s", seconds);
-  } else if (seconds >= 1e-3) {
-    std::snprintf(text, sizeof text, "%.1f ms", seconds * 1e3);
-  } else {
-    std::snprintf(text, sizeof text, "%.0f us", seconds * 1e6);
-  }
-  return text;
+  if (seconds >= 1) return formatted("%.1f s", seconds);
+  return seconds >= 1e-3 ? formatted("%.1f ms", seconds * 1e3) : formatted("%.0f us", seconds * 1e6);
 }
 
 std::string rate_text(double bytes_per_second) {
-  char text[32];
   const double bits = bytes_per_second * 8;
-  std::snprintf(text, sizeof text, bits >= 1e9 ? "%.1f Gbit/s" : "%.1f Mbit/s", bits / (bits >= 1e9 ? 1e9 : 1e6));
-  return text;
+  return bits >= 1e9 ? formatted("%.1f Gbit/s", bits / 1e9) : formatted("%.1f Mbit/s", bits / 1e6);
 }
 
 Finding finding(const std::string& host, const char* check, std::string found) {
@@ -272,26 +258,19 @@ std::string to_line(const Finding& finding) {
 }
 
 std::string to_json(const std::vector<Finding>& findings) {
-  const auto quoted = [](const std::string& text) {
-    std::string json = "\"";
-    for (const char c : displayable(text, text.size())) {
-      if (c == '"' || c == '\\') json += '\\';
-      json += c;
-    }
-    return json + "\"";
-  };
+  const auto shown = [](const std::string& text) { return displayable(text, text.size()); };
   int count[3] = {};
-  std::string json = "{\"findings\": [";
-  for (std::size_t i = 0; i < findings.size(); ++i) {
-    const auto& each = findings[i];
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const auto& each : findings) {
     ++count[static_cast<int>(each.verdict)];
-    json += std::string(i == 0 ? "" : ",") + "\n  {\"host\": " + quoted(each.host) +
-            ", \"check\": " + quoted(each.check) + ", \"verdict\": " + quoted(to_string(each.verdict)) +
-            ", \"found\": " + quoted(each.found) + ", \"remedy\": " + quoted(each.remedy) + "}";
+    list.push_back({{"host", shown(each.host)},
+                    {"check", shown(each.check)},
+                    {"verdict", to_string(each.verdict)},
+                    {"found", shown(each.found)},
+                    {"remedy", shown(each.remedy)}});
   }
-  json += "\n], \"ok\": " + std::to_string(count[0]) + ", \"warn\": " + std::to_string(count[1]) +
-          ", \"fail\": " + std::to_string(count[2]) + "}\n";
-  return json;
+  const nlohmann::ordered_json json{{"findings", list}, {"ok", count[0]}, {"warn", count[1]}, {"fail", count[2]}};
+  return json.dump(2) + "\n";
 }
 
 int exit_code(const std::vector<Finding>& findings) noexcept {

@@ -10,15 +10,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <list>
-#include <random>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "launch/network/job_keys.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/local_address.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -43,20 +43,13 @@ struct Socket {
   Socket& operator=(const Socket&) = delete;
 };
 
-struct Addresses {
-  addrinfo* first = nullptr;
-  ~Addresses() {
-    if (first != nullptr) ::freeaddrinfo(first);
-  }
-};
-
-void resolve(const std::string& address, const std::string& port, int flags, Addresses& found) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  if (const int failure = ::getaddrinfo(address.c_str(), port.c_str(), &hints, &found.first); failure != 0)
+Addresses resolve(const std::string& address, const std::string& port, int flags) {
+  int failure = 0;
+  auto found = look_up(address, port.c_str(), AF_UNSPEC, flags | AI_NUMERICSERV, failure);
+  if (!found)
     throw Error(ErrorCode::unavailable, displayable(address), ::gai_strerror(failure),
                 "give its IP address (address=A in the host list)");
+  return found;
 }
 
 void set_patience(int fd, std::chrono::seconds patience = kPatience) {
@@ -91,13 +84,6 @@ bool receive_all(int fd, void* data, std::size_t bytes) {
   return true;
 }
 
-std::string new_token() {
-  std::random_device random;
-  char digits[kTokenDigits + 1];
-  std::snprintf(digits, sizeof digits, "%08x%08x%08x%08x", random(), random(), random(), random());
-  return digits;
-}
-
 // A visitor as the server sees it: the token, then pings, which are sent back, then data until the other side ends its
 // direction. The answer to these is how many bytes came. Nothing here waits for the visitor.
 class Visitor {
@@ -123,7 +109,7 @@ class Visitor {
     };
     if (!has_token()) {
       said_ += take(kTokenDigits - said_.size());
-      if (has_token() && (!is_same(said_, token) || !send_all(fd(), "k", 1))) return false;
+      if (has_token() && (!equal_secrets(said_, token) || !send_all(fd(), "k", 1))) return false;
     }
     const auto pings = take(kRoundTrips - pings_);
     pings_ += pings.size();
@@ -132,12 +118,6 @@ class Visitor {
   }
 
  private:
-  static bool is_same(std::string_view a, std::string_view b) {
-    unsigned difference = 0;
-    for (std::size_t i = 0; i < kTokenDigits; ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-    return difference == 0;
-  }
-
   const Socket connection_;
   const Clock::time_point begun_ = Clock::now();
   std::string said_;
@@ -151,12 +131,11 @@ class Visitor {
 }
 
 int connect_to(const std::string& address, std::uint16_t port) {
-  Addresses found;
-  resolve(address, std::to_string(port), 0, found);
+  const auto found = resolve(address, std::to_string(port), 0);
   const auto where = displayable(address) + " port " + std::to_string(port);
-  Socket connection(::socket(found.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Socket connection(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (connection.fd < 0) unreachable(where, std::strerror(errno));
-  if (::connect(connection.fd, found.first->ai_addr, found.first->ai_addrlen) != 0 && errno != EINPROGRESS)
+  if (::connect(connection.fd, found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS)
     unreachable(where, std::strerror(errno));
   pollfd ready{connection.fd, POLLOUT, 0};
   if (::poll(&ready, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) != 1)
@@ -172,13 +151,12 @@ int connect_to(const std::string& address, std::uint16_t port) {
 
 }  // namespace
 
-TcpProbeServer::TcpProbeServer(const std::string& address) : token_(new_token()) {
-  Addresses found;
-  resolve(address, "0", AI_PASSIVE, found);
-  Socket listener(::socket(found.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+TcpProbeServer::TcpProbeServer(const std::string& address) : token_(random_token().substr(0, kTokenDigits)) {
+  const auto found = resolve(address, "0", AI_PASSIVE);
+  Socket listener(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_storage bound{};
   socklen_t bytes = sizeof bound;
-  if (listener.fd < 0 || ::bind(listener.fd, found.first->ai_addr, found.first->ai_addrlen) != 0 ||
+  if (listener.fd < 0 || ::bind(listener.fd, found->ai_addr, found->ai_addrlen) != 0 ||
       ::listen(listener.fd, SOMAXCONN) != 0 ||
       ::getsockname(listener.fd, reinterpret_cast<sockaddr*>(&bound), &bytes) != 0) {  // NOLINT: the sockets API
     throw Error(ErrorCode::unavailable, displayable(address), std::string("cannot be bound: ") + std::strerror(errno),

@@ -17,10 +17,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <type_traits>
+#include <nlohmann/json.hpp>
 
 #include "launch/process/build_id.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/local_address.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -77,36 +78,6 @@ void look_at_run_dir(HostFacts& facts) {
   if (::access(folder.c_str(), W_OK | X_OK) != 0) facts.run_dir_error = folder.string() + ": " + std::strerror(errno);
   struct statvfs disk {};
   if (::statvfs(folder.c_str(), &disk) == 0) facts.run_dir_free = disk.f_bavail * disk.f_frsize;
-}
-
-std::string escaped(const std::string& text) {
-  std::string shown;
-  char code[4];
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == '%' || byte >= 0x7f) {
-      std::snprintf(code, sizeof code, "%%%02x", byte);
-      shown += code;
-    } else {
-      shown += c;
-    }
-  }
-  return shown;
-}
-
-std::string unescaped(std::string_view text) {
-  std::string plain;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    unsigned byte = 0;
-    if (text[i] == '%' && i + 2 < text.size() &&
-        std::from_chars(text.data() + i + 1, text.data() + i + 3, byte, 16).ptr == text.data() + i + 3) {
-      plain += static_cast<char>(byte);
-      i += 2;
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
 }
 
 }  // namespace
@@ -177,57 +148,39 @@ HostFacts gather_host_facts(const std::string& version, const std::string& run_d
 }
 
 std::string to_line(const HostFacts& facts) {
-  std::string line;
-  HostFacts::each(facts, [&](const char* name, const auto& field) {
-    line += (line.empty() ? "" : "\t") + std::string(name) + "=";
-    if constexpr (std::is_same_v<std::decay_t<decltype(field)>, std::string>) {
-      line += escaped(field);
-    } else {
-      line += std::to_string(field);
-    }
-  });
-  return line;
+  nlohmann::json line;
+  HostFacts::each(facts, [&](const char* name, const auto& field) { line[name] = field; });
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 HostFacts host_facts_from_line(std::string_view line) {
+  const auto refuse = [](const std::string& cause) {
+    throw Error(ErrorCode::bad_data, "a host's facts", cause, "install the same troupe on every host");
+  };
+  const auto json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_object()) refuse("'" + displayable(line) + "' is no JSON object");
   HostFacts facts;
-  while (!line.empty()) {
-    const auto part = line.substr(0, line.find('\t'));
-    line.remove_prefix(std::min(line.size(), part.size() + 1));
-    const auto equals = part.find('=');
-    if (equals == std::string_view::npos)
-      throw Error(ErrorCode::bad_data, "a host's facts", "'" + displayable(part) + "' is no name=value");
-    const auto value = part.substr(equals + 1);
-    HostFacts::each(facts, [&](const char* name, auto& field) {
-      if (part.substr(0, equals) != name) return;
-      if constexpr (std::is_same_v<std::decay_t<decltype(field)>, std::string>) {
-        field = unescaped(value);
-      } else {
-        const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), field);
-        if (failure != std::errc() || end != value.data() + value.size())
-          throw Error(ErrorCode::bad_data, "a host's facts", "'" + displayable(part) + "' has no number");
-      }
-    });
-  }
+  HostFacts::each(facts, [&](const char* name, auto& field) {
+    const auto found = json.find(name);
+    if (found == json.end()) return;
+    // A number below 0 would be converted.
+    if (found->type() != nlohmann::json(field).type())
+      refuse("'" + std::string(name) + "' cannot be " + displayable(found->dump()));
+    found->get_to(field);
+  });
   return facts;
 }
 
 std::vector<std::string> resolve_name(const std::string& name, std::string& why) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* all = nullptr;
+  int failure = 0;
+  const auto all = look_up(name, nullptr, AF_UNSPEC, 0, failure);
   std::vector<std::string> found;
-  if (const int failure = ::getaddrinfo(name.c_str(), nullptr, &hints, &all); failure != 0) {
-    why = ::gai_strerror(failure);
-    return found;
-  }
-  for (const auto* at = all; at != nullptr; at = at->ai_next) {
+  for (const auto* at = all.get(); at != nullptr; at = at->ai_next) {
     if (auto address = numeric(at->ai_addr);
         !address.empty() && std::find(found.begin(), found.end(), address) == found.end())
       found.push_back(std::move(address));
   }
-  ::freeaddrinfo(all);
-  if (found.empty()) why = "it has no address";
+  if (found.empty()) why = all ? "it has no address" : ::gai_strerror(failure);
   return found;
 }
 

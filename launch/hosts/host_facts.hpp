@@ -56,8 +56,8 @@ struct HostFacts {
 /// Looks at this machine. `run_dir` need not exist yet.
 HostFacts gather_host_facts(const std::string& version, const std::string& run_dir);
 
-/// One line, tabs between `name=value`; and back. A name that is not known is passed over, one that is missing keeps
-/// its default. Throws Error(bad_data).
+/// One line of JSON, and back. A name that is not known is passed over, one that is missing keeps its default. Throws
+/// Error(bad_data).
 std::string to_line(const HostFacts& facts);
 HostFacts host_facts_from_line(std::string_view line);
 

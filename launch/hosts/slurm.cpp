@@ -101,12 +101,15 @@ std::pair<std::string, std::string> first_set(const Get& get, const std::vector<
   return {};
 }
 
-std::optional<int> index_of(const Get& get, const char* name, int below) {
-  const char* text = get(name);
-  if (text == nullptr) return std::nullopt;
-  const auto value = whole(text, 0, below - 1);
+std::optional<int> number(const Get& get, const std::string& name, int least, int most) {
+  const auto text = first_set(get, {name}).second;
+  if (text.empty()) return std::nullopt;
+  const auto value = whole(text, least, most);
   if (!value)
-    refuse(name, "'" + displayable(text) + "' is no whole number from 0 to " + std::to_string(below - 1), kSlurmWrites);
+    refuse(
+        name,
+        "'" + displayable(text) + "' is no whole number from " + std::to_string(least) + " to " + std::to_string(most),
+        kSlurmWrites);
   return static_cast<int>(*value);
 }
 
@@ -126,21 +129,7 @@ std::vector<Host> checked_hosts(const std::string& variable, const std::vector<s
   return parse_host_flag(list, "environment variable " + variable);
 }
 
-bool is_set(const Get& get, const std::vector<std::string>& names) {
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    const char* value = get(name.c_str());
-    return value != nullptr && *value != '\0';
-  });
-}
-
-std::optional<int> count(const Get& get, const char* name, int maximum) {
-  const char* text = get(name);
-  if (text == nullptr || *text == '\0') return std::nullopt;
-  const auto value = whole(text, 1, maximum);
-  if (!value)
-    refuse(name, "'" + displayable(text) + "' is no whole number from 1 to " + std::to_string(maximum), kSlurmWrites);
-  return static_cast<int>(*value);
-}
+bool is_set(const Get& get, const std::vector<std::string>& names) { return !first_set(get, names).second.empty(); }
 
 // slurm.h: a batch script, an interactive step and the like have step ids from here on.
 constexpr long kFirstSpecialStep = 0xfffffff0L;
@@ -187,7 +176,7 @@ void place(const Get& get, bool task, SlurmAllocation& allocation) {
   const auto& hosts = allocation.hosts;
   const int nodes = static_cast<int>(hosts.size());
   const char* own = get("SLURMD_NODENAME");
-  if (const auto node = task ? index_of(get, "SLURM_NODEID", nodes) : std::nullopt) {
+  if (const auto node = task ? number(get, "SLURM_NODEID", 0, nodes - 1) : std::nullopt) {
     allocation.node = *node;
   } else if (own != nullptr) {
     std::string name(own);
@@ -203,9 +192,9 @@ void place(const Get& get, bool task, SlurmAllocation& allocation) {
                     std::to_string(restarts);
   int tasks = 0;
   for (const auto& host : hosts) tasks += host.slots;
-  allocation.rank = *index_of(get, "SLURM_PROCID", tasks);
+  allocation.rank = *number(get, "SLURM_PROCID", 0, tasks - 1);
   allocation.local_rank =
-      index_of(get, "SLURM_LOCALID", hosts[static_cast<std::size_t>(allocation.node)].slots).value_or(0);
+      number(get, "SLURM_LOCALID", 0, hosts[static_cast<std::size_t>(allocation.node)].slots - 1).value_or(0);
 }
 
 }  // namespace
@@ -244,7 +233,7 @@ std::optional<SlurmAllocation> read_slurm(const Get& given) {
   SlurmAllocation allocation;
   allocation.job_id = job;
   const bool task = is_task(get);
-  const int groups = task ? 1 : count(get, "SLURM_HET_SIZE", kMaxHosts).value_or(1);
+  const int groups = task ? 1 : number(get, "SLURM_HET_SIZE", 1, kMaxHosts).value_or(1);
   for (int group = 0; group < groups; ++group) {
     const auto suffix = groups > 1 ? "_HET_GROUP_" + std::to_string(group) : std::string();
     for (auto& host : hosts_of(get, job_variable, task, suffix)) {
@@ -260,7 +249,7 @@ std::optional<SlurmAllocation> read_slurm(const Get& given) {
         is_set(get, {"SLURM_NTASKS" + suffix, "SLURM_NPROCS" + suffix, "SLURM_NTASKS_PER_NODE" + suffix});
     allocation.counts_cpus = allocation.counts_cpus || !(task || asked);
   }
-  allocation.gpus = count(get, "SLURM_GPUS_ON_NODE", kMaxSlots).value_or(0);
+  allocation.gpus = number(get, "SLURM_GPUS_ON_NODE", 1, kMaxSlots).value_or(0);
   if (const char* end = get("SLURM_JOB_END_TIME"); end != nullptr && *end != '\0' && *end != '0') {
     allocation.end_time = whole(end, 1, 1L << 40);
     if (!allocation.end_time) refuse("SLURM_JOB_END_TIME", "'" + displayable(end) + "' is no time", kSlurmWrites);

@@ -79,35 +79,16 @@ std::string quote_for_shell(std::string_view word) {
   return quoted.empty() ? "''" : quoted;
 }
 
-std::map<std::string, std::string> choose_environment(const std::map<std::string, std::string>& all,
-                                                      const std::vector<std::string>& patterns) {
-  std::map<std::string, std::string> chosen;
-  for (const auto& pattern : patterns) {
-    if (!pattern.ends_with('*')) {
-      const auto found = all.find(pattern);
-      if (found == all.end()) continue;
-      refuse_secret(pattern);
-      chosen.insert(*found);
-      continue;
-    }
-    const std::string beginning = pattern.substr(0, pattern.size() - 1);
-    for (auto at = all.lower_bound(beginning); at != all.end() && at->first.starts_with(beginning); ++at) {
-      if (!looks_secret(at->first)) chosen.insert(*at);
-    }
-  }
-  return chosen;
-}
-
 std::map<std::string, std::string> environment_of_host(const std::map<std::string, std::string>& all) {
-  auto chosen = choose_environment(all, {"OMP_*", "NCCL_*", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"});
-  constexpr std::string_view kSettings = "TROUPE_";
-  for (auto at = all.lower_bound(std::string(kSettings)); at != all.end() && at->first.starts_with(kSettings); ++at) {
-    if (at->first == "TROUPE_KEYS") continue;  // a folder of this host, for torchrun
-    if (looks_secret(at->first))
-      refuse("environment variable " + at->first,
+  std::map<std::string, std::string> chosen;
+  for (const auto& [name, value] : all) {
+    const bool setting = name.starts_with("TROUPE_") && name != "TROUPE_KEYS";  // a folder of this host, for torchrun
+    if (setting && looks_secret(name))
+      refuse("environment variable " + name,
              "its name looks like a secret's, and every user of a host can read a command line",
              "write the setting into a file for --config, which every host has");
-    chosen.insert(*at);
+    const bool library = (name.starts_with("OMP_") || name.starts_with("NCCL_")) && !looks_secret(name);
+    if (setting || library || name == "LD_LIBRARY_PATH" || name == "CUDA_VISIBLE_DEVICES") chosen.emplace(name, value);
   }
   return chosen;
 }
@@ -123,14 +104,11 @@ std::vector<std::string> ssh_command(const Host& host, const std::vector<std::st
     refuse("user '" + displayable(host.user) + "'", "ssh would read it as an option", "name the user");
   // BatchMode first: a password prompt on the terminal of a launcher of many would never be answered. No terminal,
   // agent or forwarding.
-  std::vector<std::string> arguments{options.program, "-T", "-a", "-x", "-o", "BatchMode=yes"};
+  std::vector<std::string> arguments{"ssh", "-T", "-a", "-x", "-o", "BatchMode=yes"};
   arguments.insert(arguments.end(), options.extra_arguments.begin(), options.extra_arguments.end());
-  for (const auto& option :
-       {"ConnectTimeout=" + std::to_string(options.connect_timeout.count()),
-        "ServerAliveInterval=" + std::to_string(options.alive_interval.count()), std::string("ServerAliveCountMax=3"),
-        std::string("ClearAllForwardings=yes"), std::string("EscapeChar=none")}) {
-    arguments.insert(arguments.end(), {"-o", option});
-  }
+  arguments.insert(arguments.end(),
+                   {"-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o",
+                    "ClearAllForwardings=yes", "-o", "EscapeChar=none"});
   if (host.address != host.name) {  // by the name, ssh finds its own settings and keys for the host
     std::string address;
     for (const char c : host.address) address += c == '%' ? "%%" : std::string(1, c);

@@ -1,5 +1,4 @@
 #pragma once
-#include <chrono>
 #include <map>
 #include <string>
 #include <string_view>
@@ -10,12 +9,9 @@
 namespace troupe {
 
 struct SshOptions {
-  std::string program = "ssh";               ///< [0] of the result; a name is searched in PATH by whoever runs it
   std::vector<std::string> extra_arguments;  ///< for instance {"-F", "cluster.config"}; they come before our defaults,
                                              ///< and ssh takes the first
-  std::chrono::seconds connect_timeout{10};
-  std::chrono::seconds alive_interval{5};  ///< three of them without an answer end the connection
-  std::string working_directory;           ///< on the host, absolute; empty: the login's
+  std::string working_directory;             ///< on the host, absolute; empty: the login's
   std::map<std::string, std::string> environment;
 };
 
@@ -31,11 +27,6 @@ std::vector<std::string> ssh_command(const Host& host, const std::vector<std::st
 /// `word` as a login shell reads it back: sh, bash, dash, zsh, ksh, fish, and (without newlines) csh. Throws
 /// Error(usage) for a NUL byte.
 std::string quote_for_shell(std::string_view word);
-
-/// The variables of `all` that `patterns` name: a name, or a beginning and `*`. One that looks like a secret is left
-/// out of a `*`, and refused with Error(usage) if it is named outright.
-std::map<std::string, std::string> choose_environment(const std::map<std::string, std::string>& all,
-                                                      const std::vector<std::string>& patterns);
 
 /// Those of `all` that a job's ranks need on every host: its settings (TROUPE_*), and what LibTorch, OpenMP and NCCL go
 /// by. Throws Error(usage) for a setting that looks like a secret's: without it the hosts would differ.

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "launch/launcher/process_words.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -19,15 +20,15 @@ using namespace std::chrono_literals;
 constexpr std::size_t kStarts = 5;  // within a minute
 constexpr auto kStartTime = 30s, kLastWords = 2s;
 
-std::string number(std::chrono::milliseconds duration) { return std::to_string(duration.count()); }
-
 }  // namespace
 
-CoordinatorChild::CoordinatorChild(Options options) : options_(std::move(options)) {
+CoordinatorChild::CoordinatorChild(Options options) : process_(options.process), options_(std::move(options)) {
+  if (process_.recovery.enabled) process_.journal = process_.run.folder + "/journal";
+  process_.keys_on_stdin = options_.keys.has_value();
   std::error_code failure;
-  std::filesystem::create_directories(options_.run.folder, failure);
-  if (failure) throw Error(ErrorCode::io, options_.run.folder, failure.message(), "choose another --run-dir");
-  std::filesystem::remove(options_.run.folder + "/journal", failure);  // of a job before
+  std::filesystem::create_directories(process_.run.folder, failure);
+  if (failure) throw Error(ErrorCode::io, process_.run.folder, failure.message(), "choose another --run-dir");
+  std::filesystem::remove(process_.run.folder + "/journal", failure);  // of a job before
   start();
   while (starting_) {
     pollfd ready{child_->stdout_fd(), POLLIN, 0};
@@ -68,7 +69,7 @@ void CoordinatorChild::start_again(const std::string& reason, const std::functio
   const int status = *child_->poll_exit();
   const auto now = Clock::now();
   std::erase_if(starts_, [&](const auto& at) { return now - at > 60s; });
-  const bool again = options_.recovery.enabled && starts_.size() < kStarts && !(silent_ && lives_ == 1);
+  const bool again = process_.recovery.enabled && starts_.size() < kStarts && !(silent_ && lives_ == 1);
   if (starting_ && !(again && WIFSIGNALED(status)))
     throw Error(ErrorCode::unavailable, "coordinator",
                 "it did not start" + (reason.empty() ? " (" + describe_wait_status(status) + ")" : ": " + reason));
@@ -79,59 +80,11 @@ void CoordinatorChild::start_again(const std::string& reason, const std::functio
 
 void CoordinatorChild::start() {
   starts_.push_back(Clock::now());
-  const auto& recovery = options_.recovery;
+  process_.life = static_cast<std::uint64_t>(1'000 * options_.starts_over + lives_);
   ChildProcess::Options child;
-  child.arguments = {options_.troupe_program,
-                     "coordinator",
-                     "--job",
-                     options_.run.job_id,
-                     "--run-dir",
-                     options_.run.folder,
-                     "--run",
-                     options_.run.run_id,
-                     "--checkpoint",
-                     options_.run.checkpoint,
-                     "--outline",
-                     options_.run.outline,
-                     "--world-size",
-                     std::to_string(options_.world_size),
-                     "--address",
-                     options_.address,
-                     "--port",
-                     std::to_string(options_.port)};
-  if (recovery.enabled) {
-    for (const auto& word : std::vector<std::string>{"--recovery",
-                                                     "--journal",
-                                                     options_.run.folder + "/journal",
-                                                     "--last-call-ms",
-                                                     number(recovery.last_call),
-                                                     "--min-start",
-                                                     std::to_string(recovery.min_start),
-                                                     "--min-ranks",
-                                                     std::to_string(recovery.min_ranks),
-                                                     "--max-restarts",
-                                                     std::to_string(recovery.max_restarts),
-                                                     "--replace-timeout-ms",
-                                                     number(recovery.replace_timeout),
-                                                     "--suspect-ms",
-                                                     number(recovery.suspect_after),
-                                                     "--fence-ms",
-                                                     number(recovery.fence_after),
-                                                     "--hang-ms",
-                                                     number(recovery.hang_after),
-                                                     "--restart-window-ms",
-                                                     number(recovery.restart_window),
-                                                     "--park-ms",
-                                                     number(recovery.park_after)})
-      child.arguments.push_back(word);
-  }
-  if (!options_.chaos.empty())
-    child.arguments.insert(child.arguments.end(), {"--chaos", options_.chaos, "--life",
-                                                   std::to_string(1'000 * options_.starts_over + lives_)});
+  child.arguments = {options_.troupe_program, "coordinator", word_of(process_)};
   child.environment = {{"TROUPE_SLOT", "coordinator"},
                        {"TROUPE_RESTARTS", std::to_string(lives_++)}};  // fault_point asks for them
-  if (options_.keys) child.arguments.emplace_back("--keys-on-stdin");
-  if (options_.insecure) child.arguments.emplace_back("--insecure-network");
   child.keep_stdin_open = true;
   child_ = std::make_unique<ChildProcess>(child);
   if (options_.keys) child_->write_stdin(options_.keys->framed());
@@ -146,7 +99,7 @@ void CoordinatorChild::read_port() {
   const auto n = ::read(child_->stdout_fd(), block, sizeof block);
   if (n > 0) said_.append(block, static_cast<std::size_t>(n));
   if (said_.find('\n') != std::string::npos) {
-    if (std::sscanf(said_.c_str(), "port %d", &options_.port) != 1)
+    if (std::sscanf(said_.c_str(), "port %d", &process_.port) != 1)
       throw Error(ErrorCode::internal, "coordinator", "it said '" + said_ + "' instead of its port");
     starting_ = false;
   } else if (Clock::now() > starts_.back() + kStartTime && !std::exchange(silent_, true)) {

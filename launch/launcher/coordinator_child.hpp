@@ -9,11 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "actors/coordinator/coordinator.hpp"
+#include "launch/launcher/coordinator_process.hpp"
 #include "launch/network/job_keys.hpp"
 #include "launch/process/child_process.hpp"
 #include "launch/process/output_lines.hpp"
-#include "launch/process/run_of_job.hpp"
 
 namespace troupe {
 
@@ -23,19 +22,13 @@ class CoordinatorChild {
  public:
   struct Options {
     std::string troupe_program;
-    RunOfJob run;
-    int world_size = 1;
-    std::string address = "127.0.0.1";
-    int port = 0;  ///< 0: any
-    RecoveryOptions recovery;
-    std::string chaos;    ///< parse_chaos's text; empty: none
-    int starts_over = 0;  ///< how often the job has begun anew
+    CoordinatorProcessOptions process;  ///< without those that are this class's: life, journal, keys_on_stdin
     std::optional<JobKeys> keys;
-    bool insecure = false;  ///< an address of the network without keys
+    int starts_over = 0;  ///< how often the job has begun anew
   };
   /// Waits until it listens. Throws Error(unavailable) with what it said if it does not start.
   explicit CoordinatorChild(Options options);
-  int port() const noexcept { return options_.port; }
+  int port() const noexcept { return process_.port; }
 
   void add_fds(std::vector<pollfd>& fds) const;
   /// Shows what it said, `before_line` first; starts it again if it died, and does not wait for that. Throws
@@ -50,7 +43,8 @@ class CoordinatorChild {
   void read_port();
   void drain(const std::function<void()>& before_line);
 
-  Options options_;
+  CoordinatorProcessOptions process_;
+  const Options options_;
   std::unique_ptr<ChildProcess> child_;
   OutputLines lines_;
   std::deque<std::chrono::steady_clock::time_point> starts_;

@@ -25,7 +25,10 @@ int run_coordinator(const CoordinatorProcessOptions& options) {
   coordinator_options.run = options.run.to_text();
   coordinator_options.world_size = options.world_size;
   coordinator_options.recovery = options.recovery;
-  coordinator_options.chaos = options.chaos;
+  if (!options.chaos.empty()) {
+    coordinator_options.chaos = parse_chaos(options.chaos);
+    coordinator_options.chaos->life = options.life;
+  }
   const auto log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   coordinator_options.log = log;
   std::optional<JobKeys> keys;

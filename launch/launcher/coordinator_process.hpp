@@ -10,7 +10,8 @@ struct CoordinatorProcessOptions {
   RunOfJob run;
   int world_size = 1;
   RecoveryOptions recovery;
-  std::optional<ChaosOptions> chaos;
+  std::string chaos;                  ///< parse_chaos's text; empty: none
+  std::uint64_t life = 0;             ///< of the coordinator, as ChaosOptions has it
   std::string address = "127.0.0.1";  ///< where to listen
   int port = 0;                       ///< 0: any
   std::string journal;                ///< its path; empty: none

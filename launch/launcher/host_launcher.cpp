@@ -16,6 +16,7 @@
 #include "launch/hosts/ssh_command.hpp"
 #include "launch/launcher/coordinator_child.hpp"
 #include "launch/launcher/first_words.hpp"
+#include "launch/launcher/process_words.hpp"
 #include "launch/network/actor_system.hpp"
 #include "launch/network/agent_link.hpp"
 #include "launch/network/job_keys.hpp"
@@ -33,12 +34,6 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr auto kAgentsEnd = 8s;  // after the job's end; an agent kills its ranks after 5 s
-
-std::string join(const std::vector<int>& numbers) {
-  std::string text;
-  for (const int number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
-  return text;
-}
 
 struct Agent {
   Host host;
@@ -68,9 +63,13 @@ class HostLauncher {
     if (key_maker_) keys = key_maker_->keys_for("launcher");
     (void)find_program(options_.command[0]);
     lock_.take();
-    coordinator_.emplace(CoordinatorChild::Options{options_.troupe_program, run_, world_size_, address_, 0,
-                                                   options_.recovery, options_.chaos, starts_over_, keys,
-                                                   options_.insecure});
+    const CoordinatorProcessOptions process{.run = run_,
+                                            .world_size = world_size_,
+                                            .recovery = options_.recovery,
+                                            .chaos = options_.chaos,
+                                            .address = address_,
+                                            .insecure = options_.insecure};
+    coordinator_.emplace(CoordinatorChild::Options{options_.troupe_program, process, keys, starts_over_});
     AgentLink::Options link;
     link.job_id = run_.job_id;
     link.host = kLauncher;
@@ -112,38 +111,25 @@ class HostLauncher {
   void start(Agent& agent, int number) {
     const bool here = is_this_machine(agent.host);
     const auto program = find_program(options_.command[0]);
-    std::vector<std::string> words = {
-        here || options_.remote_troupe.empty() ? options_.troupe_program : options_.remote_troupe,
-        "node",
-        "--job",
-        run_.job_id,
-        "--run",
-        run_.run_id,
-        "--checkpoint",
-        run_.checkpoint,
-        "--host",
-        agent.host.name,
-        "--coordinator",
-        address_ + ":" + std::to_string(coordinator_->port()),
-        "--master-addr",  // of rank 0's host, where a program of torch.distributed opens its store
-        is_this_machine(agents_[0].host) ? address_ : agents_[0].host.address,
-        "--world-size",
-        std::to_string(world_size_),
-        "--node-rank",
-        std::to_string(number),
-        "--nodes",
-        std::to_string(agents_.size()),
-        "--slots",
-        join(agent.slots),
-        "--run-dir",
-        run_.folder};
-    if (!agent.spares.empty()) words.insert(words.end(), {"--spares", join(agent.spares)});
-    if (!options_.recovery.enabled) words.emplace_back("--no-recovery");
-    if (key_maker_) words.emplace_back("--keys-on-stdin");
-    if (starts_over_ > 0) words.insert(words.end(), {"--starts-over", std::to_string(starts_over_)});
-    if (terminal_) words.insert(words.end(), {"--bar-columns", std::to_string(terminal_columns(1))});
-    words.emplace_back("--");
-    words.push_back(std::filesystem::absolute(program).string());
+    RankProcessOptions ranks;
+    ranks.run = run_;
+    ranks.host = agent.host.name;
+    ranks.coordinator_host = address_;
+    ranks.coordinator_port = coordinator_->port();
+    // Rank 0's host, where a program of torch.distributed opens its store.
+    ranks.master_addr = is_this_machine(agents_[0].host) ? address_ : agents_[0].host.address;
+    ranks.world_size = world_size_;
+    ranks.node_rank = number;
+    ranks.nodes = static_cast<int>(agents_.size());
+    ranks.slots = agent.slots;
+    ranks.spares = agent.spares;
+    ranks.recovery = options_.recovery.enabled;
+    ranks.keys_on_stdin = key_maker_.has_value();
+    ranks.starts_over = starts_over_;
+    if (terminal_) ranks.bar_columns = static_cast<int>(terminal_columns(1));
+    std::vector<std::string> words{
+        here || options_.remote_troupe.empty() ? options_.troupe_program : options_.remote_troupe, "node",
+        word_of(ranks), std::filesystem::absolute(program).string()};
     words.insert(words.end(), options_.command.begin() + 1, options_.command.end());
     ChildProcess::Options child;
     child.keep_stdin_open = true;

@@ -87,7 +87,6 @@ Journal::Journal(std::string path, const std::string& job_id)
       const auto payload = text.substr(at + kHead, length);
       const auto where = path_ + ", record at offset " + std::to_string(at);
       if (type == kStarted) {
-        ++starts_;
         if (const auto job = unpack<std::string>(payload, where); job != job_id)
           throw Error(ErrorCode::mismatch, path_, "it is of job " + job + ", this is " + job_id,
                       "choose another --run-dir");
@@ -101,7 +100,6 @@ Journal::Journal(std::string path, const std::string& job_id)
     fault_point("journal", 0);
     append_record(kStarted, pack(job_id));
     fault_point("journalled", 0);
-    ++starts_;
   } catch (...) {
     ::close(fd_);
     throw;

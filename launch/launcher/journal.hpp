@@ -21,8 +21,6 @@ class Journal {
 
   /// The last membership in it, if any.
   const std::optional<Membership>& last() const noexcept { return last_; }
-  /// How often a coordinator has opened it, this one counted.
-  int starts() const noexcept { return starts_; }
   /// On disk when it returns. Throws Error(io).
   void append(const Membership& membership);
 
@@ -31,7 +29,6 @@ class Journal {
 
   std::string path_;
   int fd_ = -1;
-  int starts_ = 0;
   std::optional<Membership> last_;
 };
 

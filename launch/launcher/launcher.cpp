@@ -128,9 +128,14 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
   } else {
     lock.take();
     if (!alone) note_loopback_name(options.master_addr, ranks.coordinator_host);
-    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, ranks.run, ranks.world_size,
-                                                  ranks.coordinator_host, ranks.coordinator_port, options.recovery,
-                                                  options.chaos, starts_over, keys, options.insecure});
+    const CoordinatorProcessOptions process{.run = ranks.run,
+                                            .world_size = ranks.world_size,
+                                            .recovery = options.recovery,
+                                            .chaos = options.chaos,
+                                            .address = ranks.coordinator_host,
+                                            .port = ranks.coordinator_port,
+                                            .insecure = options.insecure};
+    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, process, keys, starts_over});
     ranks.coordinator_port = coordinator->port();
     for (int s = 0; s < options.spares; ++s) ranks.spares.push_back(ranks.world_size + s);
   }
@@ -218,32 +223,16 @@ int launch(const LauncherOptions& given) {
   }));
 }
 
-int run_node(const NodeOptions& options) {
+int run_node(RankProcessOptions ranks) {
   tell_fatal_signals();
   require_threads(4);
   StopSignals signals;
-  RankProcessOptions ranks;
-  if (options.keys_on_stdin) {
+  if (ranks.keys_on_stdin) {
     ranks.own_keys = std::make_shared<KeyFolder>(JobKeys::read_framed(0));
     ranks.keys = ranks.own_keys->path();
   }
-  ranks.run = options.run;
-  ranks.program = find_program(options.command[0]);
-  ranks.command = options.command;
-  ranks.host = options.host;
-  ranks.address = options.address.empty() ? local_address_towards(options.coordinator_host, options.coordinator_port)
-                                          : options.address;
-  ranks.coordinator_host = options.coordinator_host;
-  ranks.master_addr = options.master_addr.empty() ? options.coordinator_host : options.master_addr;
-  ranks.coordinator_port = options.coordinator_port;
-  ranks.world_size = options.world_size;
-  ranks.node_rank = options.node_rank;
-  ranks.nodes = options.nodes;
-  ranks.starts_over = options.starts_over;
-  ranks.bar_columns = options.bar_columns;
-  ranks.slots = options.slots;
-  ranks.spares = options.spares;
-  ranks.recovery = options.recovery;
+  ranks.program = find_program(ranks.command[0]);
+  ranks.address = local_address_towards(ranks.coordinator_host, ranks.coordinator_port);
   NodeAgent agent(ranks);
   while (!agent.done()) {
     std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}, {0, POLLIN, 0}};

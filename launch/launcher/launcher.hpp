@@ -6,6 +6,7 @@
 
 #include "actors/coordinator/coordinator.hpp"
 #include "launch/hosts/host_list.hpp"
+#include "launch/launcher/rank_processes.hpp"
 #include "launch/launcher/start_over.hpp"
 #include "launch/process/run_of_job.hpp"
 #include "launch/run/run_identity.hpp"
@@ -45,20 +46,8 @@ struct LauncherOptions {
 /// coordinator which it is. Main thread only. Throws Error where nothing could be started.
 int launch(const LauncherOptions& options);
 
-/// What an agent is told on its command line (`troupe node`).
-struct NodeOptions {
-  RunOfJob run;
-  std::string host, address, coordinator_host, master_addr;
-  int coordinator_port = 0, world_size = 1, node_rank = 0, nodes = 1;
-  bool recovery = true, keys_on_stdin = false;
-  int starts_over = 0;
-  int bar_columns = 0;
-  std::vector<int> slots, spares;
-  std::vector<std::string> command;
-};
-
-/// One host's agent: runs its ranks until they have ended, or until standard input, which the launcher holds, does.
-/// Main thread only.
-int run_node(const NodeOptions& options);
+/// One host's agent (`troupe node`): runs its ranks until they have ended, or until standard input, which the launcher
+/// holds, does. It finds out the program's path, its own address and the keys. Main thread only.
+int run_node(RankProcessOptions ranks);
 
 }  // namespace troupe

@@ -36,6 +36,7 @@ struct RankProcessOptions {
   int starts_over = 0;                        ///< how often the job has begun anew from its last checkpoint
   std::string keys;                           ///< a KeyFolder; empty: no TLS
   std::shared_ptr<const KeyFolder> own_keys;  ///< that one, where the launcher has made it
+  bool keys_on_stdin = false;                 ///< an agent's: the keys come first on standard input
   bool terminal = false;                      ///< standard output is one: progress bars are wanted
   int bar_columns =
       0;  ///< of a launcher's terminal elsewhere, which overwrites a line that ends with a carriage return; 0: none

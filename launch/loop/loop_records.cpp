@@ -4,6 +4,8 @@
 #include <limits>
 
 #include "launch/loop/batch_source.hpp"
+#include "launch/loop/rank_system.hpp"
+#include "tensor_io/base/steady_time.hpp"
 
 namespace troupe {
 
@@ -13,46 +15,61 @@ void LoopRecords::show() {
 }
 
 void LoopRecords::open() {
-  if (!keeps_ || records_) return;
-  records_ = std::make_unique<RunRecords>(rank_, shows_ ? RunLog::Voice::console : RunLog::Voice::silent);
+  if (!keeps_ || log_) return;
+  log_ = std::make_unique<RunLog>(rank_, shows_ ? RunLog::Voice::console : RunLog::Voice::silent);
+  state_ = {};
 }
 
-// The optimizer is known by now, and so is the rate of a step that a dead rank 0 has not written down.
 void LoopRecords::begin() {
   open();
-  if (!records_ || records_->has_begun()) return;
-  RunRecords::Place last;
-  if (const auto* source = position_.source()) {
-    const auto& cursor = source->cursor();
-    const bool at_start = cursor.step == 0 && cursor.epoch > 0;
-    last = {cursor.epoch - (at_start ? 1 : 0), at_start ? rank_.steps_per_epoch() : cursor.step, &source->dataset()};
-  }
-  const auto done = rank_.steps_done();
-  const auto lr = optimizer_ != nullptr && done > 0 ? optimizer_->first_rate(rank_.rate_for(*optimizer_, done - 1))
-                                                    : std::numeric_limits<double>::quiet_NaN();
-  records_->begin(last, lr);
+  if (!log_ || state_.begun) return;
+  const auto last = place_of_last_step();
+  state_.epoch = last.epoch;
+  state_.began = state_.last_bar = std::chrono::steady_clock::now();
+  state_.began_at_step = rank_.steps_done();
+  if (rank_.is_main() && system_of(rank_).compute().membership().generation > 1) keep_lost_step(last);
+  state_.begun = true;
+  for (const auto& [event, text] : std::exchange(state_.early, {})) note(event, text);
+  log_->note_membership(state_.epoch);
 }
 
-RunRecords::Place LoopRecords::place_of_step() const {
+LoopRecords::Place LoopRecords::place_of_last_step() const {
+  const auto* source = position_.source();
+  if (source == nullptr) return {};
+  const auto& cursor = source->cursor();
+  const bool at_start = cursor.step == 0 && cursor.epoch > 0;
+  return {cursor.epoch - (at_start ? 1 : 0), at_start ? rank_.steps_per_epoch() : cursor.step, &source->dataset()};
+}
+
+// The step that the others ended by the votes of a rank 0 that died before it could write it down. The optimizer is
+// known by now, and so is that step's rate.
+void LoopRecords::keep_lost_step(const Place& place) {
+  auto last = system_of(rank_).compute().last_step();
+  const auto done = rank_.steps_done();
+  if (!last || last->step + 1 != done) return;
+  if (done % rank_.config().log_interval == 0) {
+    last->lr = optimizer_ != nullptr ? optimizer_->first_rate(rank_.rate_for(*optimizer_, done - 1))
+                                     : std::numeric_limits<double>::quiet_NaN();
+    StepWindow window;
+    window.add(*last);
+    log_->keep(report_of(window, place, done));
+  }
+  log_->note_if_skipped(*last, place.epoch);  // the log begins with what is kept by now
+}
+
+LoopRecords::Place LoopRecords::place_of_step() const {
   const auto* source = position_.source();
   if (source == nullptr) return {};
   return {source->cursor().epoch, source->cursor().step + 1, &source->dataset()};
 }
 
-void LoopRecords::add(const StepReport& report, const RunRecords::Place& place) {
-  if (records_) records_->add(report, place);
-}
-
-void LoopRecords::add(const ValidationReport& report, const Dataset& held_out) {
-  if (records_) records_->add(report, held_out);
-}
-
-void LoopRecords::add_checkpoint(double milliseconds) {
-  if (records_) records_->add_checkpoint(milliseconds);
-}
-
 void LoopRecords::note(const std::string& event, const std::string& text) {
-  if (records_) records_->note(event, text);
+  if (!log_) return;
+  if (!state_.begun && system_of(rank_).compute().membership().generation > 1) {
+    state_.early.emplace_back(event, text);
+    return;
+  }
+  log_->note(event, text, state_.epoch);
 }
 
 void LoopRecords::report(const std::string& event, const std::string& text) {
@@ -63,7 +80,7 @@ void LoopRecords::report(const std::string& event, const std::string& text) {
 }
 
 void LoopRecords::line(const std::string& text) {
-  if (records_) records_->line(text);
+  if (log_) log_->line(text);
 }
 
 void LoopRecords::log(const std::string& text) {
@@ -71,10 +88,79 @@ void LoopRecords::log(const std::string& text) {
   if (rank_.is_main()) std::fprintf(stderr, "%s\n", text.c_str());
 }
 
+void LoopRecords::add(const StepReport& report, const Place& place) {
+  if (!log_) return;
+  state_.epoch = place.epoch;
+  for (const auto& notice : report.notices) note("notice", notice);
+  if (place.data != nullptr) tell_notices(*place.data, place.epoch);
+  log_->note_membership(place.epoch);
+  if (report.repeat) return line("step " + std::to_string(report.step) + " is run again: " + report.reason);
+  state_.window.add(report);
+  state_.window.validation_ms += std::exchange(state_.validation_ms, 0);
+  state_.window.checkpoint_ms += std::exchange(state_.checkpoint_ms, 0);
+  state_.bar_window.add(report);
+  log_->note_if_skipped(report, place.epoch);
+  send_metrics(place);
+}
+
+void LoopRecords::add(const ValidationReport& report, const Dataset& held_out) {
+  if (!log_) return;
+  tell_notices(held_out, report.epoch);
+  state_.validation_ms += 1000 * report.seconds;
+  log_->send(report);
+}
+
+// Ranks read different samples: rank 0 names them in the records and on Troupe's console, all others in their
+// logs.
+void LoopRecords::tell_notices(const Dataset& data, std::int64_t epoch) {
+  for (const auto& notice : data.take_notices()) {
+    log_->note("bad sample", notice, epoch);
+    if (!rank_.is_main() || log_->is_silent()) std::fprintf(stderr, "rank %d: %s\n", rank_.rank(), notice.c_str());
+  }
+}
+
+MetricsReport LoopRecords::report_of(const StepWindow& window, const Place& place, std::int64_t done) const {
+  MetricsReport metrics{window,
+                        place.epoch,
+                        rank_.config().epochs,
+                        done,
+                        place.step_in_epoch,
+                        rank_.steps_per_epoch(),
+                        rank_.total_steps(),
+                        true};
+  metrics.world_size = rank_.world_size();
+  if (place.data != nullptr) metrics.tokens_per_sample = place.data->tokens_per_sample();
+  metrics.seconds_left = seconds_left(done);
+  return metrics;
+}
+
+void LoopRecords::send_metrics(const Place& place) {
+  const auto done = rank_.steps_done();
+  const auto now = std::chrono::steady_clock::now();
+  if (done % rank_.config().log_interval == 0) {
+    log_->send(report_of(std::exchange(state_.window, {}), place, done));
+    state_.bar_window = {};
+  } else if (log_->has_bar() && now - state_.last_bar > std::chrono::milliseconds(100)) {
+    state_.last_bar = now;
+    auto metrics = report_of(state_.bar_window, place, done);
+    metrics.log = false;
+    log_->send(metrics);
+  }
+}
+
+// At the pace since the loop began, validations and saves included.
+double LoopRecords::seconds_left(std::int64_t done) const {
+  const auto elapsed = seconds_since(state_.began);
+  const auto steps = done - state_.began_at_step;
+  return steps > 0 && rank_.total_steps() > 0
+             ? elapsed / static_cast<double>(steps) * static_cast<double>(rank_.total_steps() - done)
+             : -1;
+}
+
 void LoopRecords::end(const std::string& error) {
   optimizer_ = nullptr;
-  if (records_) records_->fail(error);
-  records_.reset();
+  if (log_) log_->fail(error);
+  log_.reset();
   keeps_ = false;
 }
 

@@ -1,14 +1,20 @@
 #pragma once
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "launch/loop/data_position.hpp"
 #include "launch/loop/rank.hpp"
-#include "launch/loop/run_records.hpp"
+#include "launch/loop/run_log.hpp"
 
 namespace troupe {
 
-/// The records of a program's loop, if it keeps any; else its calls do nothing. Compute's thread.
+/// The records of a program's loop, if it keeps any; else its calls do nothing. A loop's steps and validations leave
+/// behind: metrics.jsonl, run.json, event files, the page, and on the console what the log's voice lets through.
+/// Compute's thread, on every rank.
 class LoopRecords {
  public:
   LoopRecords(Rank& rank, const DataPosition& position) : rank_(rank), position_(position) {}
@@ -17,18 +23,25 @@ class LoopRecords {
   void keep() noexcept { keeps_ = true; }
   void show();
   /// They are kept, and shown on Troupe's console.
-  bool are_shown() const noexcept { return records_ && shows_; }
+  bool are_shown() const noexcept { return log_ && shows_; }
+  /// Throws what RunLog throws.
   void open();
   void set_optimizer(const Optimizer& optimizer) noexcept { optimizer_ = &optimizer; }
   bool has_optimizer() const noexcept { return optimizer_ != nullptr; }
-  /// The loop begins; only the first call counts.
+  /// The loop begins, on a replacement in the course of the run; only the first call counts.
   void begin();
 
+  /// Where in the loader's data a step lies; in another loop nowhere.
+  struct Place {
+    std::int64_t epoch = 0, step_in_epoch = 0;  ///< from 0; from 1, and 0 where there are no epochs
+    const Dataset* data = nullptr;              ///< the loader's; nullptr: there is none
+  };
   /// Of the step under way.
-  RunRecords::Place place_of_step() const;
-  void add(const StepReport& report, const RunRecords::Place& place);
+  Place place_of_step() const;
+  void add(const StepReport& report, const Place& place);
   void add(const ValidationReport& report, const Dataset& held_out);
-  void add_checkpoint(double milliseconds);
+  /// A checkpoint held up the step under way.
+  void add_checkpoint(double milliseconds) { state_.checkpoint_ms += milliseconds; }
   /// Something that happened.
   void note(const std::string& event, const std::string& text);
   /// The same, on standard output if Troupe has no console.
@@ -41,11 +54,31 @@ class LoopRecords {
   void end(const std::string& error);
 
  private:
+  Place place_of_last_step() const;
+  void keep_lost_step(const Place& place);
+  MetricsReport report_of(const StepWindow& window, const Place& place, std::int64_t done) const;
+  void send_metrics(const Place& place);
+  void tell_notices(const Dataset& data, std::int64_t epoch);
+  double seconds_left(std::int64_t done) const;
+
+  /// Of one loop.
+  struct State {
+    StepWindow window, bar_window;
+    double validation_ms = 0, checkpoint_ms = 0;  ///< of the step under way
+    std::int64_t epoch = 0;
+    bool begun = false;
+    std::vector<std::pair<std::string, std::string>>
+        early;  ///< notes of a replacement, which has a lost step before them
+    std::chrono::steady_clock::time_point began, last_bar;
+    std::int64_t began_at_step = 0;
+  };
+
   Rank& rank_;
   const DataPosition& position_;
   bool keeps_ = false, shows_ = false;
   const Optimizer* optimizer_ = nullptr;  // the one that was seen last
-  std::unique_ptr<RunRecords> records_;
+  std::unique_ptr<RunLog> log_;           // where records are kept
+  State state_;
 };
 
 }  // namespace troupe

@@ -1,12 +1,12 @@
 #include "launch/loop/loop_tasks.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "launch/loop/batch_source.hpp"
 #include "launch/loop/rank_parts.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/formatted.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
@@ -24,36 +24,45 @@ RunCheckpoints::Position position_in(const DataPosition& data) {
 }  // namespace
 
 LoopTasks::LoopTasks(Rank& rank, RankParts& parts)
-    : rank_(rank), parts_(parts), config_(rank.config()), compute_(parts.system.compute()), tasks_(compute_) {
-  set_tasks();
+    : rank_(rank), parts_(parts), config_(rank.config()), compute_(parts.system.compute()) {}
+
+void LoopTasks::perform(Task first, Task last) {
+  for (int task = first; task <= last; ++task) {
+    if (!compute_.task_due(task)) continue;
+    perform(static_cast<Task>(task));
+    compute_.task_done(task);
+  }
 }
 
-void LoopTasks::set_tasks() {
-  tasks_.set(StepTasks::trace, [this] {
-    if (!parts_.trace.gather(compute_, parts_.records)) return;
-    compute_.begin_step_time();
-    parts_.times.begin_forward();
-  });
-  tasks_.set(StepTasks::program, [this] {
-    if (!between_steps_) return;
-    ModuleModes modes(*parts_.model);
-    between_steps_(rank_.steps_done());
-    modes.forget();
-  });
-  tasks_.set(StepTasks::validation, [this] {
-    const auto epoch = parts_.position.cursor().epoch;
-    if (parts_.position.epoch_is_over() && epoch % std::max<std::int64_t>(1, config_.validate_every) == 0)
-      validate(epoch - 1, true);
-  });
-  tasks_.set(StepTasks::save, [this] {
-    if (saves_now()) save();
-  });
-  tasks_.set(StepTasks::last_validation, [this] {
-    if (!parts_.position.epoch_is_over() && !rank_.stop_requested()) validate(parts_.position.cursor().epoch, false);
-  });
-  tasks_.set(StepTasks::last_save, [this] {
-    if (!saves_now()) save();
-  });
+void LoopTasks::perform(Task task) {
+  const auto& position = parts_.position;
+  switch (task) {
+    case trace:
+      if (!parts_.trace.gather(compute_, parts_.records)) return;
+      compute_.begin_step_time();
+      parts_.times.begin_forward();
+      return;
+    case program: {
+      if (!between_steps_) return;
+      ModuleModes modes(*parts_.model);
+      between_steps_(rank_.steps_done());
+      modes.forget();
+      return;
+    }
+    case validation:
+      if (const auto epoch = position.cursor().epoch;
+          position.epoch_is_over() && epoch % std::max<std::int64_t>(1, config_.validate_every) == 0)
+        validate(epoch - 1, true);
+      return;
+    case save:
+      if (saves_now()) write_checkpoint();
+      return;
+    case last_validation:
+      if (!position.epoch_is_over() && !rank_.stop_requested()) validate(position.cursor().epoch, false);
+      return;
+    case last_save:
+      if (!saves_now()) write_checkpoint();
+  }
 }
 
 void LoopTasks::end() noexcept {
@@ -66,7 +75,7 @@ bool LoopTasks::is_best() const { return BestAccuracy::of(compute_).step == rank
 
 void LoopTasks::gather_trace_if_due() {
   if (!parts_.trace || compute_.micro_batch() != 0) return;
-  rank_.retry([&] { tasks_.run(StepTasks::trace, StepTasks::trace); });
+  rank_.retry([&] { perform(trace, trace); });
 }
 
 void LoopTasks::validate(std::int64_t epoch, bool may_be_best) {
@@ -87,7 +96,7 @@ bool LoopTasks::saves_now() const {
   return is_best() || (config_.save_every > 0 && done > 0 && done % config_.save_every == 0);
 }
 
-void LoopTasks::save() {
+void LoopTasks::write_checkpoint() {
   if (!checkpoints_) return;
   const TraceSpan span("checkpoint", TraceEvent::Kind::phase);
   const auto started = std::chrono::steady_clock::now();
@@ -98,7 +107,7 @@ void LoopTasks::save() {
 void LoopTasks::run() {
   if (compute_.micro_batch() != 0 || rank_.steps_done() == 0) return;
   gather_trace_if_due();  // once more, where a rank was lost after it
-  rank_.retry([&] { tasks_.run(StepTasks::program, StepTasks::save); });
+  rank_.retry([&] { perform(program, save); });
 }
 
 bool LoopTasks::end_of_steps() {
@@ -108,11 +117,11 @@ bool LoopTasks::end_of_steps() {
   parts_.records.begin();
   run();
   if (compute_.steps_done() < done) return false;
-  tasks_.run(StepTasks::last_validation, StepTasks::last_save);
+  perform(last_validation, last_save);
   // No rank leaves before the others are done, and the last checkpoint is on disk: one that is lost meanwhile can still
   // be replaced.
   std::string checkpoint;
-  if (checkpoints_) checkpoint = checkpoints_->finish([this] { save(); });
+  if (checkpoints_) checkpoint = checkpoints_->finish([this] { write_checkpoint(); });
   fault_point("end", compute_.steps_done());
   compute_.leave_loop();
   report_end(checkpoint);
@@ -121,9 +130,7 @@ bool LoopTasks::end_of_steps() {
 
 void LoopTasks::report_end(const std::string& checkpoint) {
   if (const auto best = BestAccuracy::of(compute_).value; validation_ && best >= 0) {
-    char text[64];
-    std::snprintf(text, sizeof text, "best held-out accuracy: %.2f%%", 100 * best);
-    parts_.records.line(text);
+    parts_.records.line(formatted("best held-out accuracy: %.2f%%", 100 * best));
   }
   if (!checkpoint.empty()) parts_.records.log("checkpoint: " + checkpoint);
   if (checkpoints_ && rank_.stop_requested()) {
@@ -159,7 +166,7 @@ void LoopTasks::keep_checkpoints(Optimizer& optimizer) {
       parts_.position.resume_at({position.epoch, position.step_in_epoch}, position.round, position.data);
     });
   }
-  if (compute_.membership().generation == 1) tasks_.pass(StepTasks::save);
+  if (compute_.membership().generation == 1) compute_.task_done(save);
 }
 
 void LoopTasks::validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss) {

@@ -6,7 +6,6 @@
 
 #include "launch/loop/rank.hpp"
 #include "launch/loop/run_checkpoints.hpp"
-#include "launch/loop/step_tasks.hpp"
 #include "launch/loop/validation.hpp"
 
 namespace troupe {
@@ -51,12 +50,25 @@ class LoopTasks {
   void end() noexcept;
 
  private:
-  void set_tasks();
+  /// What all ranks do together between two steps, and after the last one, in this order, in every loop through a
+  /// loader. Where the loss of a rank interrupts one, all ranks do it again, the newcomer too, and those after it;
+  /// those before it are done.
+  enum Task : std::uint8_t {
+    trace,       ///< gathering it
+    program,     ///< the program's own work (Rank::between_steps)
+    validation,  ///< of an epoch's end
+    save,
+    last_validation,
+    last_save
+  };
+  /// Those from `first` to `last` that are due. Throws what they throw; then all ranks are to come here again.
+  void perform(Task first, Task last);
+  void perform(Task task);
   void refuse_late(const char* call, bool called) const;
   bool is_best() const;
   void validate(std::int64_t epoch, bool may_be_best);
   bool saves_now() const;
-  void save();
+  void write_checkpoint();
   void save_if_parked(const Error& error);
   void report_end(const std::string& checkpoint);
 
@@ -64,7 +76,6 @@ class LoopTasks {
   RankParts& parts_;
   const Config& config_;
   Compute& compute_;
-  StepTasks tasks_;
   std::function<void(std::int64_t)> between_steps_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::shared_ptr<FolderLock> checkpoint_lock_;  // until checkpoints are kept

@@ -3,37 +3,60 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
+#include "actors/block/block_trace.hpp"
 #include "launch/config/config.hpp"
+#include "launch/config/profile_setting.hpp"
 #include "launch/loop/loop_records.hpp"
 #include "launch/loop/rank_system.hpp"
-#include "launch/loop/rank_trace.hpp"
+#include "launch/observe/operators.hpp"
+#include "tensor_io/base/trace.hpp"
 
 namespace troupe {
 
-/// The trace of a program's loop, if the config wants one; else its calls do nothing. Compute's thread.
+/// One rank's part of `--profile steps=…`, if the config wants a trace; else its calls do nothing. Opens and closes its
+/// window, and brings what was recorded to rank 0, which writes the files. Compute's thread.
 class LoopTrace {
  public:
   LoopTrace(const Config& config, const RankSystemOptions& options);
   /// The rank's threads record into it.
   RankSystemOptions with_recorder(RankSystemOptions options) const;
 
-  explicit operator bool() const noexcept { return trace_ != nullptr; }
-  void set_model(const std::shared_ptr<torch::nn::Module>& model);
+  explicit operator bool() const noexcept { return recorder_ != nullptr; }
+  /// Its blocks are in the trace.
+  void set_model(std::shared_ptr<torch::nn::Module> model) { model_ = std::move(model); }
   /// Between two steps, once the model is known: the window opens or closes, if it is to.
   void update(std::int64_t steps_done);
   /// Collective: brings it to rank 0, which writes it and reports on it. False: it is not due.
   bool gather(Compute& compute, LoopRecords& records);
+  /// Collective. Clocks are compared, rank 0 writes one rank's events after the other. Returns there the line to say,
+  /// elsewhere nothing. Throws what the communicator throws; what was recorded is kept then, for another try.
+  std::string gather(Communicator& communicator, const Membership& membership);
+  /// The job has failed, nobody is there to gather: this rank's file alone, with its own clock. Returns the line to
+  /// say, or nothing.
+  std::string write_alone(int rank, const std::string& host);
   /// As Rank::end_trace and Rank::give_up_trace.
   void end(RankSystem& system, LoopRecords& records);
   void give_up(RankSystem& system) noexcept;
 
  private:
+  void close();
+  void record_until_now();
   void write(Compute& compute, LoopRecords& records);
 
-  std::unique_ptr<RankTrace> trace_;
-  bool has_model_ = false;
-  bool ended_ = false;  // it was cut off by the run's end, and gathered
+  ProfileSetting setting_;
+  const std::string run_dir_, job_id_;
+  const int began_with_;  // ranks of the job when it began
+  const bool on_device_;
+  std::shared_ptr<TraceRecorder> recorder_;  // nullptr: no trace is wanted
+  std::shared_ptr<torch::nn::Module> model_;
+  std::unique_ptr<BlockTrace> blocks_;
+  std::unique_ptr<OperatorTrace> operators_;
+  TraceRecorder::Recorded recorded_;  // of a closed window, until a step after it
+  std::int64_t written_ = 0;          // steps of all ranks that the files have
+  std::string no_operators_;          // why
+  bool ended_ = false;                // it was cut off by the run's end, and gathered
 };
 
 }  // namespace troupe

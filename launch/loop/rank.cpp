@@ -14,6 +14,7 @@
 #include "tensor_io/layout/named_parameters.hpp"
 #include "tensor_io/layout/state_texts.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
+#include "tensor_io/optimizer/torch_optimizer.hpp"
 
 namespace troupe {
 
@@ -224,7 +225,11 @@ void Rank::recover(const Error& error) {
 StepReport Rank::step(torch::optim::Optimizer& optimizer) { return step(adapted(optimizer, "step")); }
 
 Optimizer& Rank::adapted(torch::optim::Optimizer& optimizer, const char* operation) {
-  return parts_->adapters.adapter_of(optimizer, parts_->model.get(), operation);
+  if (!parts_->model)
+    throw Error(ErrorCode::usage, operation, "no model was distributed", "call rank.distribute(model) before the loop");
+  auto& adapter = parts_->adapters[&optimizer];
+  if (!adapter) adapter = std::make_unique<TorchOptimizer>(optimizer, *parts_->model);
+  return *adapter;
 }
 
 }  // namespace troupe

@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 #include <caf/all.hpp>
 
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -12,7 +13,6 @@
 #include "launch/loop/loop_tasks.hpp"
 #include "launch/loop/loop_times.hpp"
 #include "launch/loop/loop_trace.hpp"
-#include "launch/loop/optimizer_adapters.hpp"
 #include "launch/loop/rank_system.hpp"
 #include "launch/loop/run_schedule.hpp"
 
@@ -32,8 +32,8 @@ struct RankParts {
 
   LoopTrace trace;
   RankSystem system;
-  OptimizerAdapters adapters;
-  std::shared_ptr<torch::nn::Module> model;  ///< empty before distribute
+  std::map<torch::optim::Optimizer*, std::unique_ptr<Optimizer>> adapters;  ///< of LibTorch's that the program has
+  std::shared_ptr<torch::nn::Module> model;                                 ///< empty before distribute
   DataPosition position;
   RunSchedule schedule;
   LoopTimes times;

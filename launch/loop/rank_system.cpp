@@ -44,23 +44,21 @@ ErrorReport report_of(const std::exception_ptr& error, c10::Device device) {
   } catch (const c10::OutOfMemoryError& e) {
     return out_of_memory(e, device);
   } catch (const c10::Error& e) {
-    return {ErrorCode::user, -1, {}, -1, {}, e.what_without_backtrace(), {}};
+    return {.code = ErrorCode::user, .cause = e.what_without_backtrace()};
   } catch (const std::system_error& e) {
-    if (e.code() != std::errc::resource_unavailable_try_again) return {ErrorCode::user, -1, {}, -1, {}, e.what(), {}};
-    return {ErrorCode::unavailable,
-            -1,
-            {},
-            -1,
-            {},
-            std::string("no thread can be started: ") + e.what(),
-            "raise the limit of processes and threads (ulimit -u, the container's limit of pids)"};
+    if (e.code() != std::errc::resource_unavailable_try_again) return {.code = ErrorCode::user, .cause = e.what()};
+    return {.code = ErrorCode::unavailable,
+            .cause = std::string("no thread can be started: ") + e.what(),
+            .remedy = "raise the limit of processes and threads (ulimit -u, the container's limit of pids)"};
   } catch (const std::bad_alloc&) {
-    return {ErrorCode::user,         -1, {}, -1, kOutOfMemory, "the system gives this process no more",
-            memory_remedy(c10::kCPU)};
+    return {.code = ErrorCode::user,
+            .operation = kOutOfMemory,
+            .cause = "the system gives this process no more",
+            .remedy = memory_remedy(c10::kCPU)};
   } catch (const std::exception& e) {
-    return {ErrorCode::user, -1, {}, -1, {}, e.what(), {}};
+    return {.code = ErrorCode::user, .cause = e.what()};
   } catch (...) {
-    return {ErrorCode::user, -1, {}, -1, {}, "an exception that is no std::exception", {}};
+    return {.code = ErrorCode::user, .cause = "an exception that is no std::exception"};
   }
 }
 
@@ -172,13 +170,11 @@ Compute::Services RankSystem::make_communicators(const Membership& membership) {
         .request(reducer_, std::chrono::seconds(10), InstallCommunicator{services.gradient_communicator})
         .receive([](bool) {}, [&](caf::error& error) { problem = system_.render(error); });
     if (!problem.empty())
-      throw Error(ErrorReport{ErrorCode::internal,
-                              compute_->rank(),
-                              "reducer",
-                              -1,
-                              "recovery",
-                              "it did not leave the old communicator: " + problem,
-                              {}});
+      throw Error(ErrorReport{.code = ErrorCode::internal,
+                              .rank = compute_->rank(),
+                              .actor = "reducer",
+                              .operation = "recovery",
+                              .cause = "it did not leave the old communicator: " + problem});
   }
   services.reducer = reducer_;
   return services;
@@ -222,13 +218,11 @@ void RankSystem::shut_down() {
 
 RankSystem::~RankSystem() {
   if (!finished_)
-    finish({ErrorCode::user,
-            compute_->rank(),
-            "compute",
-            compute_->steps_done(),
-            {},
-            "the program left its loop without an end",
-            {}});
+    finish({.code = ErrorCode::user,
+            .rank = compute_->rank(),
+            .actor = "compute",
+            .step = compute_->steps_done(),
+            .cause = "the program left its loop without an end"});
   shut_down();
 }
 

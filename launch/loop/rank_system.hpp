@@ -66,7 +66,6 @@ class RankSystem {
   const RankSystemOptions& options() const noexcept { return options_; }
   caf::actor_system& system() noexcept { return system_; }
   const RankSupervisorActor& supervisor() const noexcept { return supervisor_; }
-  RankStatus& status() noexcept { return *status_; }
 
   /// The loop is over: tells the coordinator, waits until it knows. `report.code` ok, or why not.
   void finish(const ErrorReport& report);

@@ -7,6 +7,7 @@
 #include "launch/config/data_order.hpp"
 #include "launch/loop/rank_system.hpp"
 #include "launch/loop/validation.hpp"
+#include "launch/process/formatted.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/rank_state.hpp"
@@ -163,9 +164,7 @@ std::map<std::string, std::string> RunCheckpoints::metadata(const DataFacts& dat
   if (data.files != 0) metadata["files_hash"] = std::to_string(data.files);
   metadata["run_dir"] = rank_.config().run_dir;
   metadata["job"] = system_of(rank_).options().job_id;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.17g", BestAccuracy::of(compute).value);
-  metadata["best"] = text;
+  metadata["best"] = formatted("%.17g", BestAccuracy::of(compute).value);
   return metadata;
 }
 

@@ -1,7 +1,8 @@
 #include "launch/loop/step_profile.hpp"
 
 #include <algorithm>
-#include <cstdio>
+
+#include "launch/process/formatted.hpp"
 
 namespace troupe {
 
@@ -35,14 +36,12 @@ void StepProfile::add(const StepProfile& other) {
 
 std::string StepProfile::describe_overlap() const {
   const auto steps = static_cast<double>(std::max<std::int64_t>(1, steps_));
-  char line[256];
-  std::snprintf(line, sizeof line,
-                "overlap %.3f, exposed communication %.3f of %lld steps: %.3f ms a step in collectives, %.3f of them "
-                "hidden; compute waited "
-                "%.3f ms of %.3f",
-                overlap(), exposed_communication(), static_cast<long long>(steps_), reduce_ms_ / steps,
-                hidden_ms_ / steps, (exposed_ms_ + inside_ms_) / steps, step_ms_ / steps);
-  return line;
+  return formatted(
+      "overlap %.3f, exposed communication %.3f of %lld steps: %.3f ms a step in collectives, %.3f of them "
+      "hidden; compute waited "
+      "%.3f ms of %.3f",
+      overlap(), exposed_communication(), static_cast<long long>(steps_), reduce_ms_ / steps, hidden_ms_ / steps,
+      (exposed_ms_ + inside_ms_) / steps, step_ms_ / steps);
 }
 
 void ProcessProfile::add(const StepProfile& rank) {
@@ -69,11 +68,7 @@ std::string StepProfile::table() const {
   if (steps_ == 0) return "profile: no step was made\n";
   const auto steps = static_cast<double>(steps_);
   std::string text;
-  const auto print = [&](const char* pattern, auto... values) {
-    char line[256];
-    std::snprintf(line, sizeof line, pattern, values...);
-    text += line;
-  };
+  const auto print = [&](const char* pattern, auto... values) { text += formatted(pattern, values...); };
   const auto row = [&](const char* what, double ms) {
     print("  %-36s %10.3f ms %6.1f %%\n", what, ms / steps, step_ms_ > 0 ? 100 * ms / step_ms_ : 0);
   };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,6 +9,7 @@
 
 #include "actors/strategy/evaluation.hpp"
 #include "launch/loop/rank_system.hpp"
+#include "launch/process/formatted.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
@@ -46,9 +46,7 @@ BestAccuracy BestAccuracy::of(Compute& compute) {
 }
 
 void BestAccuracy::keep(Compute& compute) const {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.17g", value);
-  compute.notes()[kBest] = text;
+  compute.notes()[kBest] = formatted("%.17g", value);
   compute.notes()[kBestStep] = std::to_string(step);
 }
 

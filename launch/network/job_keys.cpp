@@ -23,6 +23,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "tensor_io/base/error.hpp"
@@ -222,69 +223,47 @@ JobKeys KeyMaker::keys_for(const std::string& host, std::time_t now) const {
   return {pem_of(state_->certificate.get()), pem_of(certificate.get()), pem_of(key.get()), state_->token};
 }
 
-// Four parts, each with its length before it.
 std::string JobKeys::to_text() const {
-  std::string text;
-  for (const auto* part : {&authority, &certificate, &key, &token}) text += std::to_string(part->size()) + "\n" + *part;
-  return text;
+  const nlohmann::json parts{authority, certificate, key, token};
+  return parts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 JobKeys JobKeys::from_text(std::string_view text) {
-  JobKeys keys;
-  const auto bad = [](const char* why) {
-    throw Error(ErrorCode::bad_data, "the job's keys", why, "the launcher sends them; is it the same version?");
+  const auto parts = nlohmann::json::parse(text, nullptr, false);
+  const auto require = [](bool good, const char* why) {
+    if (!good)
+      throw Error(ErrorCode::bad_data, "the job's keys", why, "the launcher sends them; is it the same version?");
   };
+  require(parts.is_array() && parts.size() == 4, "they are no list of four texts");
+  JobKeys keys;
+  auto next = parts.begin();
   for (auto* part : {&keys.authority, &keys.certificate, &keys.key, &keys.token}) {
-    const auto line = text.find('\n');
-    if (line == std::string_view::npos || line == 0 || line > 6) bad("a length is missing");
-    std::size_t length = 0;
-    for (const char digit : text.substr(0, line)) {
-      if (digit < '0' || digit > '9') bad("a length is no number");
-      length = length * 10 + static_cast<std::size_t>(digit - '0');
-    }
-    text.remove_prefix(line + 1);
-    if (length > kMostBytes || length > text.size()) bad("they are cut off");
-    *part = text.substr(0, length);
-    text.remove_prefix(length);
+    require(next->is_string(), "one is no text");
+    next++->get_to(*part);
+    require(part->size() <= kMostBytes, "one is too long");
   }
-  if (!text.empty()) bad("more follows");
-  if (!is_token(keys.token)) bad("the token is none");
+  require(is_token(keys.token), "the token is none");
   return keys;
 }
 
-std::string JobKeys::framed() const {
-  const auto text = to_text();
-  return std::to_string(text.size()) + "\n" + text;
-}
+std::string JobKeys::framed() const { return to_text() + "\n"; }
 
 JobKeys JobKeys::read_framed(int fd) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  const auto read = [&](char* to, std::size_t bytes) {
-    while (bytes > 0) {
-      const auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-      pollfd ready{fd, POLLIN, 0};
-      const auto n = left > 0 && ::poll(&ready, 1, static_cast<int>(left)) > 0 ? ::read(fd, to, bytes) : 0;
-      if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-      if (n <= 0)
-        throw Error(ErrorCode::bad_data, "the job's keys", "they did not come",
-                    "the launcher sends them on standard input");
-      to += n;
-      bytes -= static_cast<std::size_t>(n);
-    }
-  };
-  std::size_t length = 0;
-  for (char digit = 0;;) {
-    read(&digit, 1);
-    if (digit == '\n') break;
-    if (digit < '0' || digit > '9' || length > kMostBytes)
-      throw Error(ErrorCode::bad_data, "the job's keys", "their length is no number");
-    length = length * 10 + static_cast<std::size_t>(digit - '0');
+  std::string line;
+  for (char next = 0; next != '\n';) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+    pollfd ready{fd, POLLIN, 0};
+    const auto n = left > 0 && ::poll(&ready, 1, static_cast<int>(left)) > 0 ? ::read(fd, &next, 1) : 0;
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n <= 0)
+      throw Error(ErrorCode::bad_data, "the job's keys", "they did not come",
+                  "the launcher sends them on standard input");
+    line += next;
+    if (line.size() > 4 * kMostBytes) throw Error(ErrorCode::bad_data, "the job's keys", "they are too long");
   }
-  if (length > 4 * kMostBytes) throw Error(ErrorCode::bad_data, "the job's keys", "they are too long");
-  std::string text(length, '\0');
-  read(text.data(), length);
-  return from_text(text);
+  return from_text(line);
 }
 
 void KeyFolder::require_private(const std::string& folder) {

@@ -17,8 +17,7 @@ struct JobKeys {
   /// One text for a pipe, and back. Throws Error(bad_data) for anything else.
   std::string to_text() const;
   static JobKeys from_text(std::string_view text);
-  /// `to_text`, with its length in a line before it, and back: reads not a byte more, and waits for 30 s. Throws
-  /// Error(bad_data).
+  /// `to_text` as a line, and back: reads not a byte more, and waits for 30 s. Throws Error(bad_data).
   std::string framed() const;
   static JobKeys read_framed(int fd);
 };

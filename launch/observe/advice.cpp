@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
+
+#include "launch/process/formatted.hpp"
 
 namespace troupe {
 namespace {
@@ -14,15 +14,6 @@ constexpr double kImbalance = 0.20;      // slowest over mean, less one
 constexpr double kConcernMs = 1;         // a smaller difference is nobody's concern
 constexpr double kSmallBucketMib = 4, kManyBuckets = 8;
 constexpr double kCheckpoint = 0.05, kValidation = 0.25, kSkipped = 0.01, kStalled = 0.05;
-
-[[gnu::format(printf, 1, 2)]] std::string format(const char* pattern, ...) {
-  char text[512];
-  va_list arguments;
-  va_start(arguments, pattern);
-  std::vsnprintf(text, sizeof text, pattern, arguments);
-  va_end(arguments);
-  return text;
-}
 
 struct Weighed {
   double share;  // of a step that it costs, for the order
@@ -39,10 +30,10 @@ void communication(const RunNumbers& n, std::vector<Weighed>& found) {
     remedy = "make the ranks equal first, see below: the others wait for the slowest one; then " + remedy;
   found.push_back({n.communication(),
                    {"communication", true,
-                    format("Compute waits for communication %.0f %% of a step, more than %.0f %%; of the reducer's "
-                           "%.1f ms in collectives "
-                           "%.0f %% or more are hidden.",
-                           100 * n.communication(), 100 * kCommunication, n.reduce_ms, 100 * n.overlap),
+                    formatted("Compute waits for communication %.0f %% of a step, more than %.0f %%; of the reducer's "
+                              "%.1f ms in collectives "
+                              "%.0f %% or more are hidden.",
+                              100 * n.communication(), 100 * kCommunication, n.reduce_ms, 100 * n.overlap),
                     remedy}});
 }
 
@@ -51,7 +42,7 @@ void loader(const RunNumbers& n, std::vector<Weighed>& found) {
   found.push_back(
       {n.data,
        {"loader", true,
-        format(
+        formatted(
             "The loader is too slow: compute waits for data %.0f %% of a step, and %.1f batches are ready on the mean.",
             100 * n.data, n.loader_queue),
         "more threads or more ahead (num_workers, prefetch), or data that takes less decoding; small batches of data "
@@ -82,7 +73,7 @@ void ranks(const RunNumbers& n, std::vector<Weighed>& found) {
       {static_cast<double>(slowest->total_ms() - mean.total_ms()) / std::max(1e-9, n.step_ms),
        {"ranks", true,
         "Rank " + std::to_string(r) + host +
-            format(
+            formatted(
                 " takes %.1f ms of its own for a step, %.0f %% more than the mean rank, most of the difference in %s; "
                 "the "
                 "others wait for it.",
@@ -97,16 +88,17 @@ void buckets(const RunNumbers& n, std::vector<Weighed>& found) {
   if (n.buckets >= kManyBuckets && n.bucket_mib < kSmallBucketMib) {
     found.push_back({n.exposed / 2,
                      {"buckets", true,
-                      format("A step has %.0f buckets of %.2f MiB: each costs a collective's start on every rank.",
-                             n.buckets, n.bucket_mib),
+                      formatted("A step has %.0f buckets of %.2f MiB: each costs a collective's start on every rank.",
+                                n.buckets, n.bucket_mib),
                       "raise bucket_cap_mb (25 is the default)"}});
   }
   if (n.buckets < 1.5 && n.bucket_mib > 1 && n.exposed > 0.10) {
-    found.push_back({n.exposed / 2,
-                     {"buckets", true,
-                      format("All gradients (%.1f MiB) are one bucket, so nothing is reduced while backward goes on.",
-                             n.bucket_mib),
-                      format("lower bucket_cap_mb, to %.1f say, so that there are several", n.bucket_mib / 4)}});
+    found.push_back(
+        {n.exposed / 2,
+         {"buckets", true,
+          formatted("All gradients (%.1f MiB) are one bucket, so nothing is reduced while backward goes on.",
+                    n.bucket_mib),
+          formatted("lower bucket_cap_mb, to %.1f say, so that there are several", n.bucket_mib / 4)}});
   }
 }
 
@@ -115,13 +107,13 @@ void scaling(const RunNumbers& n, const RunNumbers* baseline, std::vector<Weighe
   if (!efficiency) return;
   const auto [low, high] = usual_efficiency(n.world_size);
   const bool poor = efficiency->value < low;
-  std::string finding = format("Scaling efficiency with %d ranks is %s%.0f %%", n.world_size,
-                               efficiency->measured ? "" : "at best ", 100 * efficiency->value);
+  std::string finding = formatted("Scaling efficiency with %d ranks is %s%.0f %%", n.world_size,
+                                  efficiency->measured ? "" : "at best ", 100 * efficiency->value);
   finding +=
       efficiency->measured
-          ? format(" (measured against the run with %d), usual are %.0f-%.0f %%.", efficiency->baseline_world_size,
-                   100 * low, 100 * high)
-          : format(
+          ? formatted(" (measured against the run with %d), usual are %.0f-%.0f %%.", efficiency->baseline_world_size,
+                      100 * low, 100 * high)
+          : formatted(
                 " (a step without exposed communication and with equal ranks, over this one), usual are %.0f-%.0f %%.",
                 100 * low, 100 * high);
   found.push_back(
@@ -137,18 +129,18 @@ void others(const RunNumbers& n, std::vector<Weighed>& found) {
   if (n.checkpoint > kCheckpoint) {
     found.push_back(
         {n.checkpoint,
-         {"checkpoints", true, format("Saving holds compute up for %.0f %% of the time.", 100 * n.checkpoint),
+         {"checkpoints", true, formatted("Saving holds compute up for %.0f %% of the time.", 100 * n.checkpoint),
           "save less often (save_every), or to a faster disk: a save waits for the one before it"}});
   }
   if (n.validation > kValidation) {
     found.push_back({n.validation,
-                     {"validation", true, format("Validation takes %.0f %% of the time.", 100 * n.validation),
+                     {"validation", true, formatted("Validation takes %.0f %% of the time.", 100 * n.validation),
                       "raise validate_every"}});
   }
   if (n.skipped > kSkipped) {
     found.push_back(
         {n.skipped,
-         {"skipped steps", true, format("%.1f %% of the steps were computed and not applied.", 100 * n.skipped),
+         {"skipped steps", true, formatted("%.1f %% of the steps were computed and not applied.", 100 * n.skipped),
           "see the log lines that name rank and parameter; lower lr, clip with clip_norm"}});
   }
   if (n.membership_changes > 0) {
@@ -156,9 +148,9 @@ void others(const RunNumbers& n, std::vector<Weighed>& found) {
     found.push_back(
         {share > kStalled ? share : -1,
          {"failures", share > kStalled,
-          format("The membership changed %lld time%s; the job stood still for %.1f s by that, %.1f %% of the run.",
-                 static_cast<long long>(n.membership_changes), n.membership_changes == 1 ? "" : "s", n.stalled_s,
-                 100 * share),
+          formatted("The membership changed %lld time%s; the job stood still for %.1f s by that, %.1f %% of the run.",
+                    static_cast<long long>(n.membership_changes), n.membership_changes == 1 ? "" : "s", n.stalled_s,
+                    100 * share),
           share > kStalled ? "spares that wait, ready (--spares), take a dead rank's place at once" : ""}});
   }
 }
@@ -202,8 +194,8 @@ std::vector<Advice> advise(const RunNumbers& run, const RunNumbers* baseline) {
   for (auto& item : found) advice.push_back(std::move(item.advice));
   if (run.intervals < 3) {
     advice.push_back({"records", false,
-                      format("Only %lld log interval%s could be used: take the numbers with care.",
-                             static_cast<long long>(run.intervals), run.intervals == 1 ? "" : "s"),
+                      formatted("Only %lld log interval%s could be used: take the numbers with care.",
+                                static_cast<long long>(run.intervals), run.intervals == 1 ? "" : "s"),
                       "run longer, or lower log_interval"});
   }
   return advice;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "launch/observe/svg_chart.hpp"
+#include "launch/process/formatted.hpp"
 
 namespace troupe {
 namespace {
@@ -41,17 +41,9 @@ std::string style() {
   return css;
 }
 
-std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%", 100 * share);
-  return text;
-}
+std::string percent(double share) { return formatted("%.1f %%", 100 * share); }
 
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
+std::string fixed(double value, int digits) { return formatted("%.*f", digits, value); }
 
 std::vector<std::pair<double, double>> series(const RunHistory& run, Kind kind, const char* name) {
   std::vector<std::pair<double, double>> points;

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
+
+#include "launch/process/formatted.hpp"
 
 namespace troupe {
 namespace {
@@ -42,11 +43,7 @@ double tick_step(const Range& range, int ticks) {
   return power * (first < 1.5 ? 1 : first < 3.5 ? 2 : first < 7.5 ? 5 : 10);
 }
 
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f", value);
-  return text;
-}
+std::string number(double value) { return formatted("%.1f", value); }
 
 std::vector<std::pair<double, double>> thinned(const std::vector<std::pair<double, double>>& points) {
   if (points.size() <= kMostPoints) return points;
@@ -139,20 +136,9 @@ std::string html_escaped(std::string_view text) {
 
 std::string short_number(double value) {
   if (!std::isfinite(value)) return "-";
-  char text[48];
   const double size = std::abs(value);
-  if (size >= 1e7 || (size > 0 && size < 1e-4)) {
-    std::snprintf(text, sizeof text, "%.3g", value);
-  } else {
-    std::snprintf(text, sizeof text, "%.*f",
-                  size >= 100    ? 0
-                  : size >= 10   ? 1
-                  : size >= 1    ? 2
-                  : size >= 0.01 ? 3
-                                 : 5,
-                  value);
-  }
-  std::string words = text;
+  const int digits = size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : size >= 0.01 ? 3 : 5;
+  auto words = size >= 1e7 || (size > 0 && size < 1e-4) ? formatted("%.3g", value) : formatted("%.*f", digits, value);
   if (words.find('.') != std::string::npos && words.find('e') == std::string::npos) {
     words.erase(words.find_last_not_of('0') + 1);
     if (words.back() == '.') words.pop_back();
@@ -161,19 +147,12 @@ std::string short_number(double value) {
 }
 
 std::string duration_text(double seconds) {
-  char text[64];
   if (!std::isfinite(seconds) || std::abs(seconds) > 1e10) return "-";
-  if (std::abs(seconds) < 1) {
-    return short_number(1000 * seconds) + " ms";
-  } else if (seconds < 100) {
-    std::snprintf(text, sizeof text, "%.1f s", seconds);
-  } else if (seconds < 3600) {
-    std::snprintf(text, sizeof text, "%d min %d s", static_cast<int>(seconds) / 60, static_cast<int>(seconds) % 60);
-  } else {
-    std::snprintf(text, sizeof text, "%lld h %lld min", static_cast<long long>(seconds) / 3600,
-                  static_cast<long long>(seconds) / 60 % 60);
-  }
-  return text;
+  const auto whole = static_cast<long long>(seconds);
+  if (std::abs(seconds) < 1) return short_number(1000 * seconds) + " ms";
+  if (seconds < 100) return formatted("%.1f s", seconds);
+  if (seconds < 3600) return formatted("%lld min %lld s", whole / 60, whole % 60);
+  return formatted("%lld h %lld min", whole / 3600, whole / 60 % 60);
 }
 
 std::string svg_chart(const Chart& chart) {

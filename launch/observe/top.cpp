@@ -15,7 +15,7 @@
 #include <httplib.h>
 #include <nlohmann/json.hpp>
 
-#include "launch/config/config.hpp"
+#include "launch/config/command_flags.hpp"
 #include "launch/observe/bounded_answer.hpp"
 #include "launch/observe/run_folder.hpp"
 #include "launch/observe/svg_chart.hpp"
@@ -323,34 +323,21 @@ int follow(Follow& follower, const std::string& run, bool once) {
 }  // namespace
 
 int top_command(const std::vector<std::string>& words) {
-  std::string run;
   std::uint16_t port = 0;
-  bool once = !shows_bars(1);
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const auto& word = words[i];
-    if (word == "--help" || word == "-h") return std::fputs(kTopHelp, stdout), 0;
-    if (word == "--once") {
-      once = true;
-    } else if (word == "--port" || word.starts_with("--port=")) {
-      if (word == "--port" && i + 1 == words.size()) throw Error(ErrorCode::usage, "--port", "the flag has no value");
-      port = port_of(word == "--port" ? words[++i] : word.substr(7));
-    } else if (word.starts_with("-")) {
-      const auto near = nearest_name(word, {"--once", "--port", "--help"});
-      throw Error(ErrorCode::usage, "troupe top", "there is no flag " + displayable(word),
-                  near.empty() ? "see troupe top --help" : "did you mean " + near + "?");
-    } else if (word.empty() || !run.empty()) {
-      throw Error(ErrorCode::usage, "troupe top", "it takes one RUN", "see troupe top --help");
-    } else {
-      run = word;
-    }
-  }
-  if (port > 0 && !run.empty())
+  bool once = !shows_bars(1), help = false;
+  const auto read_port = [&port](const std::string&, const std::string& text) { port = port_of(text); };
+  const auto runs =
+      read_words(words, {{"--once", &once}, {"--port", read_port}, {"--help", &help}, {"-h", &help}}, "troupe top");
+  if (help) return std::fputs(kTopHelp, stdout), 0;
+  if (runs.size() > 1 || (runs.size() == 1 && runs[0].empty()))
+    throw Error(ErrorCode::usage, "troupe top", "it takes one RUN", "see troupe top --help");
+  if (port > 0 && !runs.empty())
     throw Error(ErrorCode::usage, "troupe top", "it takes a RUN or a --port", "see troupe top --help");
   if (port > 0) {
     PageFollower follower(port);
     return follow(follower, follower.place(), once);
   }
-  if (run.empty()) run = "runs/latest";
+  const std::string run = runs.empty() ? "runs/latest" : runs[0];
   Follower follower(run + "/metrics.jsonl");
   return follow(follower, run, once);
 }

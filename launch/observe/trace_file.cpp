@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/messages/rank_list.hpp"
+#include "launch/process/formatted.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/files/file_layer.hpp"
 
@@ -54,14 +55,11 @@ std::string write_trace_of_rank(const std::string& run_dir, const TraceRank& ran
   if (failure) throw Error(ErrorCode::io, folder, failure.message());
   auto name = folder + "/rank-" + std::to_string(rank.rank) + ".json";
   replace_file(name, real_files(), [&](DurableFile& file) {
-    const auto add = [&file](std::string_view text) {
-      file.append(std::as_bytes(std::span(text.data(), text.size())));
-    };
     // HTA looks for the rank with a regular expression that wants the blank.
-    add(R"({"schemaVersion":1,"distributedInfo":{"backend":"nccl","rank": )" + std::to_string(rank.rank) +
-        R"(,"world_size": )" + std::to_string(world_size) + "},\"deviceProperties\":[],\"traceEvents\":[\n");
-    add(events);
-    add("\n],\"otherData\":" + dump_of(facts_of(rank)) + "}\n");
+    file.append(R"({"schemaVersion":1,"distributedInfo":{"backend":"nccl","rank": )" + std::to_string(rank.rank) +
+                R"(,"world_size": )" + std::to_string(world_size) + "},\"deviceProperties\":[],\"traceEvents\":[\n");
+    file.append(events);
+    file.append("\n],\"otherData\":" + dump_of(facts_of(rank)) + "}\n");
   });
   return name;
 }
@@ -141,14 +139,11 @@ std::string describe_trace(const std::string& path, const ProfileSetting& window
     return text + "no step of " + std::to_string(window.first) + " to " + std::to_string(window.last - 1) + " was made";
   const auto steps = static_cast<double>(sum.last_step - sum.first_step + 1) *
                      static_cast<double>(std::max<std::size_t>(1, ranks.size()));
-  char line[256];
-  std::snprintf(
-      line, sizeof line,
+  text += formatted(
       "%zu rank%s, steps %lld to %lld, %lld events; overlap %.1f%%: %.3f ms a step in collectives, %.3f hidden",
       ranks.size(), ranks.size() == 1 ? "" : "s", static_cast<long long>(sum.first_step),
       static_cast<long long>(sum.last_step), static_cast<long long>(sum.events), 100 * sum.overlap(),
       static_cast<double>(sum.collectives_ns) / 1e6 / steps, static_cast<double>(sum.hidden_ns) / 1e6 / steps);
-  text += line;
   std::int64_t error = 0;
   std::vector<int> dropped;
   std::map<std::int64_t, std::vector<int>> late;

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
 #include <cstring>
 #include <map>
 #include <set>
 
 #include <nlohmann/json.hpp>
+
+#include "launch/process/formatted.hpp"
 
 namespace troupe {
 namespace {
@@ -25,9 +26,7 @@ std::string json_text(std::string_view text) {
 }
 
 std::string us_text(std::int64_t ns) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%lld.%03lld", static_cast<long long>(ns / 1000), static_cast<long long>(ns % 1000));
-  return text;
+  return formatted("%lld.%03lld", static_cast<long long>(ns / 1000), static_cast<long long>(ns % 1000));
 }
 
 // By their names, as HolisticTraceAnalysis tells them apart, too.
@@ -292,7 +291,6 @@ class Substitutes {
 void count_steps(const std::vector<TraceEvent>& events, TraceTotals& totals) {
   for (const auto& event : events) {
     if (event.kind != EventKind::step) continue;
-    totals.steps_ns += event.end_ns - event.begin_ns;
     const char* number = std::strchr(event.name.data(), '#');
     const auto step = number == nullptr ? -1 : std::atoll(number + 1);
     totals.first_step = totals.first_step < 0 ? step : std::min<std::int64_t>(totals.first_step, step);
@@ -331,7 +329,6 @@ void TraceTotals::add(const TraceTotals& other) {
   last_step = std::max(last_step, other.last_step);
   collectives_ns += other.collectives_ns;
   hidden_ns += other.hidden_ns;
-  steps_ns += other.steps_ns;
 }
 
 std::vector<TraceInterval> merge_intervals(std::vector<TraceInterval> intervals) {
@@ -389,6 +386,14 @@ TracePart trace_part(const TraceRecorder::Recorded& recorded, const TraceSource&
   std::map<std::string, std::pair<int, Rows>> placed;  // by track: its first thread, its spans
   std::vector<std::pair<std::string, TraceEvent>> messages;
   Starts starts;
+  const auto draw = [&](const Rows& rows, int first, const std::string& name, const auto& note) {
+    for (int row = 0; row < rows.count; ++row)
+      writer.name_thread(first + row, row == 0 ? name : name + " " + std::to_string(row + 1));
+    for (const auto& span : rows.spans) {
+      writer.span(span.event, first + span.row);
+      if (on_device) note(span.event, first + span.row);
+    }
+  };
   int thread = 0;
   for (auto& [name, events] : tracks) {
     thread += kRowsOfTrack;
@@ -398,12 +403,7 @@ TracePart trace_part(const TraceRecorder::Recorded& recorded, const TraceSource&
     }
     std::erase_if(events, [](const auto& event) { return event.kind == EventKind::message; });
     const auto& [first, rows] = placed.emplace(name, std::pair(thread, Rows(std::move(events)))).first->second;
-    for (int row = 0; row < rows.count; ++row)
-      writer.name_thread(first + row, row == 0 ? name : name + " " + std::to_string(row + 1));
-    for (const auto& span : rows.spans) {
-      writer.span(span.event, first + span.row);
-      if (on_device) starts.add(span.event, first + span.row);
-    }
+    draw(rows, first, name, [&](const TraceEvent& event, int row) { starts.add(event, row); });
   }
   for (const auto& [name, event] : messages) {
     const auto sender = placed.find(event.from), receiver = placed.find(name);
@@ -422,12 +422,7 @@ TracePart trace_part(const TraceRecorder::Recorded& recorded, const TraceSource&
     const auto name = stream_names.contains(stream)
                           ? stream_names[stream]
                           : "stream " + std::to_string(stream) + (communicates ? ", NCCL" : "");
-    for (int row = 0; row < rows.count; ++row)
-      writer.name_thread(first + row, row == 0 ? name : name + " " + std::to_string(row + 1));
-    for (const auto& span : rows.spans) {
-      writer.span(span.event, first + span.row);
-      if (on_device) starts.join(span.event, first + span.row, writer);
-    }
+    draw(rows, first, name, [&](const TraceEvent& event, int row) { starts.join(event, row, writer); });
   }
   const auto communication = intervals_of(kernels, is_communication);
   const auto computation = intervals_of(kernels, is_computation);

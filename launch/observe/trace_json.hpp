@@ -21,7 +21,6 @@ struct TraceTotals {
   std::int64_t first_step = -1, last_step = -1;  ///< whole steps that it holds, both of them among these; -1: none
   std::int64_t collectives_ns = 0,
                hidden_ns = 0;  ///< in collectives beside compute, and of these while compute computed
-  std::int64_t steps_ns = 0;
 
   /// 1 where there were no collectives.
   double overlap() const noexcept {

@@ -1,7 +1,6 @@
 #include "launch/process/local_address.hpp"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,25 +9,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 
 #include "launch/process/displayable.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
-
 namespace {
-
-using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
-
-Addresses look_up(const std::string& host, int family, int& error) {
-  addrinfo hints{};
-  hints.ai_family = family;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  error = ::getaddrinfo(host.c_str(), nullptr, &hints, &found);
-  return {error == 0 ? found : nullptr, &::freeaddrinfo};
-}
 
 std::string text_of(const sockaddr_in& address) {
   char text[INET_ADDRSTRLEN] = "";
@@ -38,12 +24,22 @@ std::string text_of(const sockaddr_in& address) {
 
 }  // namespace
 
+Addresses look_up(const std::string& name, const char* service, int family, int flags, int& failure) {
+  addrinfo hints{};
+  hints.ai_family = family;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* found = nullptr;
+  failure = ::getaddrinfo(name.c_str(), service, &hints, &found);
+  return {failure == 0 ? found : nullptr, &::freeaddrinfo};
+}
+
 std::string ipv4_address_of(const std::string& host) {
   int error = 0, other_error = 0;
-  if (const auto found = look_up(host, AF_INET, error))
+  if (const auto found = look_up(host, nullptr, AF_INET, 0, error))
     return text_of(*reinterpret_cast<const sockaddr_in*>(found->ai_addr));
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (look_up(bracketed ? host.substr(1, host.size() - 2) : host, AF_INET6, other_error))
+  if (look_up(bracketed ? host.substr(1, host.size() - 2) : host, nullptr, AF_INET6, 0, other_error))
     throw Error(ErrorCode::usage, "host " + displayable(host, 200),
                 "it has an IPv6 address alone, and ranks speak IPv4", "give an IPv4 address, or a name that has one");
   throw Error(ErrorCode::unavailable, "host " + displayable(host, 200), gai_strerror(error),

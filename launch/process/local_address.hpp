@@ -1,7 +1,14 @@
 #pragma once
+#include <netdb.h>
+
+#include <memory>
 #include <string>
 
 namespace troupe {
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+/// getaddrinfo's, for streams. nullptr: there are none, and `failure` says why.
+Addresses look_up(const std::string& name, const char* service, int family, int flags, int& failure);
 
 /// The IPv4 address of `host`, a name or an address. Throws Error(unavailable) if the name does not resolve,
 /// Error(usage) if there is an IPv6 address alone.

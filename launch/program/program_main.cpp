@@ -149,11 +149,6 @@ struct RankEnd {
   int code = 0;
 };
 
-int tell(const RankEnd& end) {
-  const bool failed = end.report.code != ErrorCode::ok && end.report.code != ErrorCode::interrupted;
-  return failed ? report(end.report) : end.code;
-}
-
 // What the ranks of one process failed of: each cause once, and that a rank was ended for another's failure only if
 // nobody says of what.
 class Failures {
@@ -270,7 +265,7 @@ int run_alone(Config config, const RankEnvironment& given, const std::string& pr
   auto options = options_of(config, place, choose_device(config, device_facts(), {}));
   options.run_lock = lock;
   options.page_token = random_token();
-  return tell(run_rank(system, config, options, body));
+  return Failures().tell(run_rank(system, config, options, body));
 }
 
 int run_launched(Config config, RankEnvironment place, const std::string& program,
@@ -332,7 +327,7 @@ int run_launched(Config config, RankEnvironment place, const std::string& progra
       options.ledger_path = ledger_path(config, place, place.slot);
     }
   }
-  const int code = tell(run_rank(system, config, options, [&](Rank& rank) {
+  const int code = Failures().tell(run_rank(system, config, options, [&](Rank& rank) {
     body(rank);
     if (place.coordinator_host.empty())
       rank.retry([&] { rank.communicator().barrier("end"); });  // rank 0 takes the coordinator with it

@@ -157,33 +157,4 @@ int simulate(caf::actor_system& system, const SimulationOptions& options, const 
   return host.exit_status();
 }
 
-void simulate(caf::actor_system& system, int world_size, const RankSystemOptions& options,
-              const std::function<void(RankSystem&)>& body,
-              const std::function<void(int rank, const ErrorReport&)>& on_failure) {
-  SimulationOptions simulation;
-  simulation.world_size = world_size;
-  simulation.rank = options;
-  std::mutex failures;
-  simulate(system, simulation, [&](const RankSystemOptions& mine) {
-    ErrorReport report{ErrorCode::ok, mine.process.slot, {}, -1, {}, {}, {}};
-    try {
-      RankSystem system_of_rank(system, mine);
-      try {
-        body(system_of_rank);
-        system_of_rank.finish(report);
-      } catch (...) {
-        report = system_of_rank.fail(std::current_exception());
-      }
-    } catch (...) {
-      report = report_of(std::current_exception());
-      if (report.rank < 0) report.rank = mine.process.slot;
-    }
-    if (report.code != ErrorCode::ok) {
-      std::lock_guard lock(failures);
-      on_failure(mine.process.slot, report);
-    }
-    return exit_code(report.code);
-  });
-}
-
 }  // namespace troupe

@@ -31,10 +31,4 @@ using RankLife = std::function<int(const RankSystemOptions&)>;
 int simulate(caf::actor_system& system, const SimulationOptions& options, const RankLife& run_rank,
              std::optional<JobOver>* over = nullptr);
 
-/// The same without recovery, for a body of its own. A rank that ends with an exception is told to `on_failure` (any
-/// thread, one at a time).
-void simulate(caf::actor_system& system, int world_size, const RankSystemOptions& options,
-              const std::function<void(RankSystem&)>& body,
-              const std::function<void(int rank, const ErrorReport&)>& on_failure);
-
 }  // namespace troupe

@@ -15,6 +15,7 @@
 #include "launch/loop/rank.hpp"
 #include "launch/loop/rank_system.hpp"
 #include "launch/network/actor_system.hpp"
+#include "launch/process/formatted.hpp"
 #include "launch/program/simulate.hpp"
 #include "strategies/shipped_strategies.hpp"
 #include "tensor_io/base/random_seed.hpp"
@@ -348,8 +349,7 @@ class Suite {
 }  // namespace
 
 std::string ConformanceReport::to_string() const {
-  char gap[32];
-  std::snprintf(gap, sizeof gap, "%.2g", worst_gap);
+  const auto gap = formatted("%.2g", worst_gap);
   const auto counts =
       std::to_string(jobs) + " jobs, " + std::to_string(deaths) + " deaths, worst gap to one rank's loss " + gap;
   if (passed()) return strategy + " conforms: " + counts;

@@ -12,19 +12,14 @@
 #include <random>
 #include <sstream>
 
+#include "tensor_io/files/xxh3.hpp"
+
 namespace troupe {
 namespace {
 
 std::string text_of(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// FNV-1a.
-std::uint64_t hash_of(const std::string& text) {
-  std::uint64_t hash = 1469598103934665603ull;
-  for (const unsigned char c : text) hash = (hash ^ c) * 1099511628211ull;
-  return hash;
 }
 
 // Seconds since 1970; 0 where /proc/stat does not say.
@@ -59,10 +54,7 @@ std::optional<RunIdentity> parent_identity() {
   std::string ticks;
   for (int i = 0; i < kStartTime; ++i) fields >> ticks;
   if (!fields) return std::nullopt;
-  char id[17];
-  std::snprintf(
-      id, sizeof id, "%016llx",
-      static_cast<unsigned long long>(hash_of(text_of("/proc/sys/kernel/random/boot_id") + parent + " " + ticks)));
+  const auto id = xxh3_text(xxh3(text_of("/proc/sys/kernel/random/boot_id") + parent + " " + ticks));
   return RunIdentity{id, boot + static_cast<std::time_t>(std::stoull(ticks) / ::sysconf(_SC_CLK_TCK))};
 }
 
@@ -87,7 +79,7 @@ std::string run_folder_of(const RunIdentity& run, const std::string& program) {
   ::localtime_r(&run.begun, &local);
   char time[32];
   std::strftime(time, sizeof time, "%Y%m%d-%H%M%S", &local);
-  auto hash = hash_of(run.id);
+  auto hash = xxh3(run.id);
   std::string letters;
   for (int i = 0; i < 4; ++i, hash /= 26) letters += static_cast<char>('a' + hash % 26);
   return std::string(kRunsFolder) + "/" + time + "-" + name_in_folder(program) + "-" + letters;

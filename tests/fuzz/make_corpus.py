@@ -121,8 +121,9 @@ for i, data in enumerate([
     for sender in (0, 1):
         seed("frames", f"{i}-{sender}", bytes([sender, 6]) + data)
 
-keys = "".join(f"{len(part)}\n{part}" for part in ("-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n", "c", "k", "0" * 64))
-for i, text in enumerate([keys, "", keys[:-1], keys + "x", "0\n0\n0\n64\n" + "g" * 64, "99999999999999999999\n", "-1\n", "x\n", "65537\n" + "a" * 65537]):
+keys_of = lambda *parts: json.dumps(parts, separators=(",", ":"))
+keys = keys_of("-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n", "c", "k", "0" * 64)
+for i, text in enumerate([keys, "", keys[:-1], keys + "x", keys_of("", "", "", "g" * 64), keys_of("", "", ""), keys_of("", "", "", 7), "{}", "x\n", keys_of("a" * 65537, "", "", "0" * 64)]):
     seed("keys", f"{i}", text)
 llm = lambda magic, version, count, data: struct.pack("<III", magic, version, count) + bytes(1012) + data
 ids = lambda *numbers: struct.pack("<" + "H" * len(numbers), *numbers)

@@ -13,7 +13,7 @@ DRAWN = ("strategies/*/*", "actors/*/*", "tensor_io/communicator/**/*", "tensor_
          "tensor_io/data/sampler.*", "tensor_io/data/shard_order.*", "launch/loop/*", "launch/program/train.*", "launch/config/data_order.*")
 # What only watches or prints a run; the simulator, which is a test.
 LEFT_OUT = re.compile(r"actors/(metrics|simulator)/|/(block_trace|clock_offset|collective_ledger|communicator_errors|console|device_times|"
-                      r"ledger_dump|rank_list|rank_trace|run_log|run_records|step_profile|straggler)\.")
+                      r"ledger_dump|loop_records|loop_trace|rank_list|run_log|step_profile|straggler)\.")
 KINDS = ("comparison", "sign", "off by one", "dropped", "swapped", "branch")
 FLIPPED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "+=": "-=", "-=": "+="}
 

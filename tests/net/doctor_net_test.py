@@ -129,7 +129,7 @@ def main():
         program = f"{cluster.folder}/troupe"
         shutil.copy(sys.argv[1], program)
         facts = cluster.run("h0", [program, "doctor", "--agent"], input="facts /tmp\n", capture_output=True, timeout=PATIENCE).stdout
-        build = next(word for word in facts.splitlines()[1].split("\t") if word.startswith("build_id=")).split("=")[1]
+        build = json.loads(facts.splitlines()[1].removeprefix("facts "))["build_id"]
         pathlib.Path(cluster.folder, "build.json").write_text(json.dumps(build))
         for claim in (a_healthy_cluster_has_no_failure, another_build_is_named, an_absent_program_is_named,
                       a_name_that_is_loopback_on_a_host_is_named, a_slow_link_is_a_warning, a_broken_link_is_a_failure,

@@ -31,9 +31,26 @@ struct Cluster {
     config.set("scheduler.max-threads", 1);
     caf::actor_system system(config);
     options.communicator.collective_timeout = 20;
-    simulate(
-        system, world_size, options, [&](RankSystem& rank) { body(rank); },
-        [&](int rank, const ErrorReport& report) { errors[static_cast<std::size_t>(rank)] = report.to_string(); });
+    SimulationOptions simulation;
+    simulation.world_size = world_size;
+    simulation.rank = options;
+    simulate(system, simulation, [&](const RankSystemOptions& mine) {
+      ErrorReport report{.code = ErrorCode::ok, .rank = mine.process.slot};
+      try {
+        RankSystem rank(system, mine);
+        try {
+          body(rank);
+          rank.finish(report);
+        } catch (...) {
+          report = rank.fail(std::current_exception());
+        }
+      } catch (...) {
+        report = report_of(std::current_exception());
+        if (report.rank < 0) report.rank = mine.process.slot;
+      }
+      if (report.code != ErrorCode::ok) errors[static_cast<std::size_t>(mine.process.slot)] = report.to_string();
+      return exit_code(report.code);
+    });
     return errors;
   }
 };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "launch/doctor/doctor_agent.hpp"
@@ -175,8 +176,9 @@ TEST_CASE("[L06] findings are lines or JSON, and a failure is exit code 69") {
                                          {"", "shm", Verdict::warn, "a \"b\"\n\\", "mend it"}};
   CHECK(to_line(findings[0]) == "ok    h1        clock      2 us ahead");
   CHECK(to_line(findings[1]).starts_with("warn  here      shm        a "));
-  CHECK_THAT(to_json(findings),
-             Contains(R"("found": "a \"b\"\\x0a\\")") && Contains(R"("ok": 1, "warn": 1, "fail": 0)"));
+  const auto json = nlohmann::json::parse(to_json(findings));
+  CHECK(json["findings"][1]["found"] == "a \"b\"\\x0a\\");
+  CHECK((json["ok"] == 1 && json["warn"] == 1 && json["fail"] == 0));
   CHECK(exit_code(findings) == 0);
   CHECK(exit_code({findings[0], {"h1", "ssh", Verdict::fail, "no", "yes"}}) == 69);
 }
@@ -188,9 +190,9 @@ TEST_CASE("[L06] a host's facts travel in one line") {
   const auto line = to_line(facts);
   CHECK(line.find('\n') == std::string::npos);
   CHECK(host_facts_from_line(line) == facts);
-  CHECK(host_facts_from_line("cores=3\tfuture=7").cores == 3);
-  CHECK_THROWS_AS(host_facts_from_line("cores=many"), Error);
-  CHECK_THROWS_AS(host_facts_from_line("cores=-1"), Error);
+  CHECK(host_facts_from_line(R"({"cores":3,"future":7})").cores == 3);
+  CHECK_THROWS_AS(host_facts_from_line(R"({"cores":"many"})"), Error);
+  CHECK_THROWS_AS(host_facts_from_line(R"({"cores":-1})"), Error);
   CHECK_THROWS_AS(host_facts_from_line("nonsense"), Error);
   const auto here = gather_host_facts("1.0", "runs/absent/yet");
   CHECK(here.cores >= 1);

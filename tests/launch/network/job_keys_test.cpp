@@ -133,8 +133,9 @@ TEST_CASE("[L08] keys come through a pipe whole, or are refused") {
   CHECK(JobKeys::from_text(text).to_text() == text);
   for (std::size_t n = 0; n < text.size(); ++n) CHECK_THROWS_AS(JobKeys::from_text(text.substr(0, n)), Error);
   for (const auto& bad :
-       std::vector<std::string>{std::string("x\n"), std::string("99999999999999999999\n"), std::string("-1\n"),
-                                std::string("\n"), text + "x", std::string("0\n0\n0\n64\n") + std::string(64, 'g')})
+       std::vector<std::string>{"x\n", "\n", "7", "{}", text + "x", "[" + text + "]", R"(["","",""])",
+                                R"(["","","",1])", R"(["","","",")" + std::string(64, 'g') + R"("])",
+                                "[\"" + std::string((64 << 10) + 1, 'a') + R"(","","",")" + keys.token + R"("])"})
     CHECK_THROWS_AS(JobKeys::from_text(bad), Error);
 }
 
@@ -148,7 +149,7 @@ TEST_CASE("[L08] what follows the keys in a pipe stays there") {
   char next = 0;
   CHECK(::read(ends[0], &next, 1) == 1);
   CHECK(next == 'T');
-  for (const std::string bad : {"x\n", "999999999\n", "5\nabc"}) {
+  for (const std::string bad : {"x\n", "[7]\n", "5abc"}) {
     REQUIRE(::write(ends[1], bad.data(), bad.size()) == static_cast<ssize_t>(bad.size()));
     if (bad[0] == '5') ::close(ends[1]);
     CHECK_THROWS_AS(JobKeys::read_framed(ends[0]), Error);

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "tests/support/recovery_run.hpp"
@@ -108,11 +109,10 @@ TEST_CASE("[L04] fault 12: a second coordinator for the same job is refused, and
   const Run run(4, {}, "", {"--pause_ms", troupe::testing::kAddressSanitizer ? "400" : "20"}, [](Launch& launch) {
     REQUIRE(launch.wait_for("step 5/"));
     const auto words = facts_of(coordinator_of(launch), "cmdline");
-    const auto at = words.find(std::string("--job") + '\0') + 6;
-    const auto second =
-        testing::RunningProcess({TROUPE_PROGRAM, "coordinator", "--job", words.substr(at, words.find('\0', at) - at),
-                                 "--world-size", "4", "--recovery", "--journal", launch.folder() / "run/journal"})
-            .finish();
+    auto options = nlohmann::json::parse(words.substr(words.find('{'), words.rfind('}') + 1 - words.find('{')));
+    options["port"] = 0;
+    options["keys_on_stdin"] = false;
+    const auto second = testing::RunningProcess({TROUPE_PROGRAM, "coordinator", options.dump()}).finish();
     CHECK(second.code == 69);
     CHECK_THAT(second.output, Catch::Contains("another coordinator holds this journal"));
   });
@@ -361,7 +361,7 @@ TEST_CASE(
                                   "--checkpoint_dir",
                                   folder / "checkpoints"});
   REQUIRE(launch.wait_for("step 10/"));
-  const auto agent = testing::process_of("troupe", std::string("--host\0b\0", 9), launch.pid());
+  const auto agent = testing::process_of("troupe", R"("host":"b")", launch.pid());
   const auto rank = pid_said_by(launch.output(), "[rank 3] pid ");
   REQUIRE(agent > 0);
   REQUIRE(rank > 0);

@@ -409,7 +409,7 @@ TEST_CASE("[C02] a checkpoint that finds the disk full is reported, and the last
     caf::anon_send(supervisor, InjectFault{ChaosKind::disk, 0});
     // The one after it shows that it has arrived.
     caf::anon_send(supervisor, InjectFault{ChaosKind::nan, 0});
-    auto& poisoned = system_of(rank).status().poisoned;
+    auto& poisoned = system_of(rank).compute().services().status->poisoned;
     while (!poisoned) std::this_thread::yield();
     poisoned = false;
   };

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "actors/metrics/metric.hpp"
-#include "launch/loop/rank_trace.hpp"
+#include "launch/loop/loop_trace.hpp"
 #include "launch/program/job.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/communicator/collective_ledger.hpp"
@@ -21,13 +21,14 @@ using namespace troupe;
 
 namespace {
 
-RankTraceOptions traced(const std::string& run_dir) {
-  RankTraceOptions options;
-  REQUIRE(parse_profile("steps=0:1,operators=off", options.setting).empty());
-  options.run_dir = run_dir;
-  options.job_id = "job";
-  return options;
+Config traced(const std::string& run_dir, const std::string& steps = "0:1") {
+  Config config;
+  config.profile = "steps=" + steps + ",operators=off";
+  config.run_dir = run_dir;
+  return config;
 }
+
+std::shared_ptr<torch::nn::Module> small_model() { return std::make_shared<torch::nn::LinearImpl>(1, 1); }
 
 // As a slow disk.
 class SlowGathering final : public FaultWatch {
@@ -48,13 +49,14 @@ double time_of_event(const std::string& records, const std::string& event) {
 }
 
 // One step with one span.
-void record_a_step(RankTrace& trace) {
+void record_a_step(LoopTrace& trace) {
+  trace.set_model(small_model());
   trace.update(0);
   TraceEvent step;
   step.kind = TraceEvent::Kind::step;
   step.set_name("ProfilerStep#0");
   step.begin_ns = step.end_ns = steady_now_ns();
-  trace.recorder()->track("compute").add(step);
+  trace.with_recorder({}).trace->track("compute").add(step);
   trace.update(1);
 }
 
@@ -80,13 +82,12 @@ int own_program(const std::vector<std::string>& flags, const std::function<void(
 }  // namespace
 
 TEST_CASE("[T08] a trace's window is open for its steps and no others, also after all went back") {
-  RankTraceOptions options;
-  REQUIRE(parse_profile("steps=1:3,operators=off", options.setting).empty());
-  RankTrace trace(options);
+  LoopTrace trace(traced({}, "1:3"), {});
+  trace.set_model(small_model());
   for (const std::int64_t step : {0, 1, 2, 3, 4, 1, 2, 3, 9}) {
     INFO(step);
     trace.update(step);
-    CHECK(trace.recorder()->recording() == (step == 1 || step == 2));
+    CHECK(trace.with_recorder({}).trace->recording() == (step == 1 || step == 2));
   }
 }
 
@@ -97,7 +98,7 @@ TEST_CASE(
   testing::ScratchDirectory folder;
   std::vector<std::vector<CollectiveRecord>> ledgers(kRanks);
   test::run_ranks({test::all_backends()[0], kRanks}, [&](Communicator& communicator) {
-    RankTrace trace(traced(folder.path()));
+    LoopTrace trace(traced(folder.path()), {.job_id = "job"});
     record_a_step(trace);
     (void)trace.gather(communicator, hosts_of(kRanks));
     ledgers[static_cast<std::size_t>(communicator.rank())] = communicator.ledger().snapshot();
@@ -120,7 +121,7 @@ TEST_CASE(
 TEST_CASE("[T08] a rank that can write its trace nowhere says that it is lost, and why") {
   testing::ScratchDirectory folder;
   testing::write_text(folder / "file", "");
-  RankTrace trace(traced(folder / "file"));
+  LoopTrace trace(traced(folder / "file"), {.job_id = "job"});
   record_a_step(trace);
   CHECK(trace.write_alone(3, "h") ==
         "trace: what rank 3 recorded is lost: " + (folder / "file") + "/trace: Not a directory");

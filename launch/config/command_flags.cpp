@@ -1,0 +1,78 @@
+#include "launch/config/command_flags.hpp"
+
+#include <algorithm>
+
+#include "launch/process/displayable.hpp"
+#include "tensor_io/base/error.hpp"
+
+namespace troupe {
+
+FlagTarget filled(std::string& text) {
+  return [&text](const std::string& flag, const std::string& value) {
+    if (value.empty()) throw Error(ErrorCode::usage, flag, "the flag has no value");
+    text = value;
+  };
+}
+
+std::size_t read_flags(const std::vector<std::string>& words, const CommandFlags& flags, const std::string& command,
+                       std::size_t begin) {
+  auto i = begin;
+  for (; i < words.size() && words[i].starts_with("-"); ++i) {
+    if (words[i] == "--") return i + 1;
+    const auto equals = words[i].find('=');
+    auto name = words[i].substr(0, equals);
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto flag = flags.find(name);
+    if (flag == flags.end()) {
+      std::vector<std::string> known;
+      for (const auto& [candidate, target] : flags) known.push_back(candidate);
+      const auto near = nearest_name(name, known);
+      throw Error(ErrorCode::usage, command, "there is no flag '" + displayable(name) + "'",
+                  near.empty() ? "see " + command + " --help" : "did you mean " + near + "?");
+    }
+    if (auto* const* set = std::get_if<bool*>(&flag->second)) {
+      **set = true;
+      continue;
+    }
+    if (equals == std::string::npos && i + 1 == words.size())
+      throw Error(ErrorCode::usage, name, "the flag has no value", "see " + command + " --help");
+    const auto value = equals == std::string::npos ? words[++i] : words[i].substr(equals + 1);
+    if (auto* const* text = std::get_if<std::string*>(&flag->second)) {
+      **text = value;
+    } else {
+      std::get<2>(flag->second)(name, value);
+    }
+  }
+  return i;
+}
+
+std::vector<std::string> read_words(const std::vector<std::string>& words, const CommandFlags& flags,
+                                    const std::string& command) {
+  std::vector<std::string> others;
+  for (auto i = read_flags(words, flags, command); i < words.size(); i = read_flags(words, flags, command, i + 1))
+    others.push_back(words[i]);
+  return others;
+}
+
+std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates, std::size_t most) {
+  std::string best;
+  if (name.size() > 200) return best;  // nobody mistyped that, and it would take long
+  std::size_t best_distance = std::min(most, std::max<std::size_t>(2, name.size() / 3)) + 1;
+  for (const auto& candidate : candidates) {
+    std::vector<std::size_t> row(candidate.size() + 1);
+    for (std::size_t j = 0; j <= candidate.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= name.size(); ++i) {
+      std::size_t diagonal = row[0];
+      row[0] = i;
+      for (std::size_t j = 1; j <= candidate.size(); ++j) {
+        const std::size_t above = row[j];
+        row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (name[i - 1] == candidate[j - 1] ? 0 : 1)});
+        diagonal = above;
+      }
+    }
+    if (row.back() < best_distance) best_distance = row.back(), best = candidate;
+  }
+  return best;
+}
+
+}  // namespace troupe

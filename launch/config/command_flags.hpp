@@ -1,0 +1,33 @@
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace troupe {
+
+/// What a flag does: a switch is set; a value is kept as it is, or read by a function, which may refuse it with
+/// Error(usage).
+using FlagTarget =
+    std::variant<bool*, std::string*, std::function<void(const std::string& flag, const std::string& value)>>;
+using CommandFlags = std::map<std::string, FlagTarget>;
+
+/// A text that may not be empty.
+FlagTarget filled(std::string& text);
+
+/// Reads `--name value`, `--name=value` and switches, - and _ alike, from word `begin` on. Returns the index of the
+/// first word that is no flag, behind a `--` that of the next word. `command` is what errors call it, `troupe launch`.
+/// Throws Error(usage).
+std::size_t read_flags(const std::vector<std::string>& words, const CommandFlags& flags, const std::string& command,
+                       std::size_t begin = 0);
+/// The same of all words, wherever flags stand. Returns the words that are none.
+std::vector<std::string> read_words(const std::vector<std::string>& words, const CommandFlags& flags,
+                                    const std::string& command);
+
+/// The candidate that differs from `name` least, or an empty string if none is near (Levenshtein distance of at most a
+/// third of its length, and of at most `most`).
+std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates, std::size_t most = 64);
+
+}  // namespace troupe
