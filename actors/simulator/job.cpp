@@ -122,8 +122,7 @@ void Job::record(const Membership& next) {
     die_soon(*coordinator_);
     return;
   }
-  // A coordinator that takes over writes down again what a rank has told it.
-  if (history_.journal().empty() || history_.journal().back().generation != next.generation) history_.journaled(next);
+  history_.journaled(next);
   if (full_disks_.contains(kRunDisk)) throw Error(ErrorCode::io, "journal", "no space left on device");
   journal_.push_back(next);
 }

@@ -4,12 +4,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <utility>
 
 #include "launch/launcher/process_words.hpp"
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/files/file_layer.hpp"
 
 namespace troupe {
 namespace {
@@ -17,8 +19,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr std::size_t kStarts = 5;  // within a minute
-constexpr auto kStartTime = 30s, kLastWords = 2s;
+constexpr std::size_t kStarts = 5;  // within a minute, one after the other
+constexpr std::chrono::milliseconds kFirstPause{100}, kLongestPause{5'000};
+constexpr int kTriesOfPort = 3;
+constexpr auto kStartTime = 30s, kSilence = 3s, kLastWords = 2s;
+constexpr auto kOneLook = 200ms;  // between two looks: longer, and it is this process that stood still
 
 }  // namespace
 
@@ -33,22 +38,29 @@ CoordinatorChild::CoordinatorChild(Options options) : process_(options.process),
   while (starting_) {
     pollfd ready{child_->stdout_fd(), POLLIN, 0};
     ::poll(&ready, 1, 100);
-    read_port();
+    read_words();
+    look_for_silence([] {});
     if (!child_->poll_exit()) continue;
     char reason[1024] = "";
     const auto length = ::read(child_->stderr_fd(), reason, sizeof reason - 1);
     start_again(length > 0 ? reason : "", [] {});
+    if (next_start_) start();
   }
 }
 
 void CoordinatorChild::add_fds(std::vector<pollfd>& fds) const {
-  if (starting_) fds.push_back({child_->stdout_fd(), POLLIN, 0});
+  if (child_->stdout_fd() >= 0) fds.push_back({child_->stdout_fd(), POLLIN, 0});
   if (child_->stderr_fd() >= 0) fds.push_back({child_->stderr_fd(), POLLIN, 0});
 }
 
 void CoordinatorChild::step(const std::function<void()>& before_line) {
+  if (next_start_) {
+    if (Clock::now() >= *next_start_) start();
+    return;
+  }
   drain(before_line);
-  if (starting_) read_port();
+  read_words();
+  look_for_silence(before_line);
   if (child_->ended() || !child_->poll_exit()) return;
   drain(before_line);
   start_again("", before_line);
@@ -64,22 +76,34 @@ void CoordinatorChild::finish(const std::function<void()>& before_line) {
   drain(before_line);
 }
 
-// It has ended. Throws where another start would end like this one.
+// It has ended. Throws where the job's first does not start.
 void CoordinatorChild::start_again(const std::string& reason, const std::function<void()>& before_line) {
   const int status = *child_->poll_exit();
   const auto now = Clock::now();
   std::erase_if(starts_, [&](const auto& at) { return now - at > 60s; });
-  const bool again = process_.recovery.enabled && starts_.size() < kStarts && !(silent_ && lives_ == 1);
-  if (starting_ && !(again && WIFSIGNALED(status)))
+  const bool first = process_.before == 0 && starting_, often = starts_.size() >= kStarts;
+  if (starting_ && (!process_.recovery.enabled || (first && (often || !WIFSIGNALED(status)))))
     throw Error(ErrorCode::unavailable, "coordinator",
                 "it did not start" + (reason.empty() ? " (" + describe_wait_status(status) + ")" : ": " + reason));
+  failures_ = starting_ ? failures_ + 1 : 0;
+  pause_ = first || failures_ == 0 ? 0ms : std::clamp(2 * pause_, kFirstPause, kLongestPause);
+  if (often) pause_ = kLongestPause;
   before_line();
-  std::fprintf(stderr, "troupe: the coordinator died (%s)\n", describe_wait_status(status).c_str());
-  if (again) start();
+  std::fprintf(stderr, "troupe: the coordinator %s (%s)%s\n", starting_ && !first ? "did not start" : "died",
+               describe_wait_status(status).c_str(),
+               pause_ > 0ms
+                   ? (": the ranks train on, the next try is in " + std::to_string(pause_.count()) + " ms").c_str()
+                   : "");
+  if (!process_.recovery.enabled) return;
+  if (!first) ++process_.before;
+  if (failures_ == kTriesOfPort && !options_.keys_folder.empty()) process_.port = 0;  // another process has its port
+  next_start_ = now + pause_;
+  if (pause_ == 0ms) start();
 }
 
 void CoordinatorChild::start() {
   starts_.push_back(Clock::now());
+  next_start_.reset();
   process_.life = static_cast<std::uint64_t>(1'000 * options_.starts_over + lives_);
   ChildProcess::Options child;
   child.arguments = {options_.troupe_program, "coordinator", word_of(process_)};
@@ -88,24 +112,44 @@ void CoordinatorChild::start() {
   child.keep_stdin_open = true;
   child_ = std::make_unique<ChildProcess>(child);
   if (options_.keys) child_->write_stdin(options_.keys->framed());
-  said_.clear();
+  words_ = {};
   starting_ = true;
-  silent_ = false;
+  silent_ = Clock::duration(0);
+  last_look_ = Clock::now();
 }
 
-// What it says first is its port. One that stays silent is ended, as if it had died.
-void CoordinatorChild::read_port() {
-  char block[256];
-  const auto n = ::read(child_->stdout_fd(), block, sizeof block);
-  if (n > 0) said_.append(block, static_cast<std::size_t>(n));
-  if (said_.find('\n') != std::string::npos) {
-    if (std::sscanf(said_.c_str(), "port %d", &process_.port) != 1)
-      throw Error(ErrorCode::internal, "coordinator", "it said '" + said_ + "' instead of its port");
-    starting_ = false;
-  } else if (Clock::now() > starts_.back() + kStartTime && !std::exchange(silent_, true)) {
-    std::fprintf(stderr, "troupe: the coordinator did not start within %d s\n", static_cast<int>(kStartTime.count()));
-    child_->signal(SIGKILL);
-  }
+// What it says first is its port; later lines are its pulse.
+void CoordinatorChild::read_words() {
+  if (child_->stdout_fd() < 0) return;
+  const auto hear = [&](std::string_view line, bool) {
+    silent_ = Clock::duration(0);
+    if (starting_) take_port(std::string(line));
+  };
+  if (!words_.drain(child_->stdout_fd(), hear)) child_->close_stdout();
+}
+
+void CoordinatorChild::take_port(const std::string& line) {
+  if (std::sscanf(line.c_str(), "port %d", &process_.port) != 1)
+    throw Error(ErrorCode::internal, "coordinator", "it said '" + line + "' instead of its port");
+  starting_ = false;
+  if (failures_ < kTriesOfPort || options_.keys_folder.empty()) return;
+  replace_text(KeyFolder::port(options_.keys_folder), std::to_string(process_.port) + "\n");
+  std::fprintf(stderr, "troupe: the coordinator listens on port %d now\n", process_.port);
+}
+
+// One that hangs is ended, as if it had died.
+void CoordinatorChild::look_for_silence(const std::function<void()>& before_line) {
+  const auto now = Clock::now();
+  silent_ += std::min<Clock::duration>(now - std::exchange(last_look_, now), kOneLook);
+  const auto most = starting_ ? Clock::duration(kStartTime) : Clock::duration(kSilence);
+  if (silent_ <= most || !(starting_ || process_.recovery.enabled)) return;
+  silent_ = Clock::duration(0);
+  before_line();
+  std::fprintf(stderr, "troupe: the coordinator has been silent for %d s, and is ended\n", static_cast<int>(most / 1s));
+  child_->signal(SIGKILL);
+  if (starting_ && process_.before == 0)
+    throw Error(ErrorCode::unavailable, "coordinator",
+                "it did not start within " + std::to_string(kStartTime / 1s) + " s");
 }
 
 void CoordinatorChild::drain(const std::function<void()>& before_line) {

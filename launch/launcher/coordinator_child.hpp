@@ -24,15 +24,18 @@ class CoordinatorChild {
     std::string troupe_program;
     CoordinatorProcessOptions process;  ///< without those that are this class's: life, journal, keys_on_stdin
     std::optional<JobKeys> keys;
-    int starts_over = 0;  ///< how often the job has begun anew
+    int starts_over = 0;      ///< how often the job has begun anew
+    std::string keys_folder;  ///< of all processes of the job: another port is written there; empty: it keeps its port
   };
   /// Waits until it listens. Throws Error(unavailable) with what it said if it does not start.
   explicit CoordinatorChild(Options options);
   int port() const noexcept { return process_.port; }
 
   void add_fds(std::vector<pollfd>& fds) const;
-  /// Shows what it said, `before_line` first; starts it again if it died, and does not wait for that. Throws
-  /// Error(unavailable) if it cannot start.
+  /// Shows what it said, `before_line` first; starts it again if it died, or has been silent for 3 s in which this was
+  /// called, and does not wait for that. One that does not start is tried again, with longer and longer pauses: the
+  /// ranks train on meanwhile, and save when they have waited for `park_after`. Throws Error(unavailable) where the
+  /// job's first cannot start.
   void step(const std::function<void()>& before_line);
   /// The job is over: shows its last words, and waits for its end, two seconds at most.
   void finish(const std::function<void()>& before_line);
@@ -40,7 +43,9 @@ class CoordinatorChild {
  private:
   void start();
   void start_again(const std::string& reason, const std::function<void()>& before_line);
-  void read_port();
+  void read_words();
+  void take_port(const std::string& line);
+  void look_for_silence(const std::function<void()>& before_line);
   void drain(const std::function<void()>& before_line);
 
   CoordinatorProcessOptions process_;
@@ -50,8 +55,12 @@ class CoordinatorChild {
   std::deque<std::chrono::steady_clock::time_point> starts_;
   int lives_ = 0;
   bool starting_ = false;  ///< it has not said its port yet
-  bool silent_ = false;    ///< nor did it for too long
-  std::string said_;
+  int failures_ = 0;       ///< starts that failed since one did not
+  std::chrono::milliseconds pause_{0};
+  std::optional<std::chrono::steady_clock::time_point> next_start_;  ///< it is dead until then
+  std::chrono::steady_clock::time_point last_look_;
+  std::chrono::steady_clock::duration silent_{0};  ///< for so long, of the time in which `step` was called
+  OutputLines words_;
 };
 
 }  // namespace troupe

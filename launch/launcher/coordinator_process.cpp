@@ -1,5 +1,6 @@
 #include "launch/launcher/coordinator_process.hpp"
 
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -14,6 +15,26 @@
 #include "launch/process/process_limits.hpp"
 
 namespace troupe {
+
+namespace {
+
+// Until standard input ends: a line each time that the coordinator has answered.
+void say_that_it_lives(caf::actor_system& system, const CoordinatorActor& actor) {
+  caf::scoped_actor self(system);
+  while (true) {
+    pollfd launcher{0, POLLIN, 0};
+    char byte = 0;
+    if (::poll(&launcher, 1, static_cast<int>(kCoordinatorPulse.count())) > 0) {
+      const auto n = ::read(0, &byte, 1);
+      if (n == 0 || (n < 0 && errno != EINTR)) return;
+    }
+    self->request(actor, kCoordinatorPulse, GetValue{kRunKey})
+        .receive([](bool, const std::string&) { [[maybe_unused]] const auto n = ::write(1, "\n", 1); },
+                 [](const caf::error&) {});
+  }
+}
+
+}  // namespace
 
 int run_coordinator(const CoordinatorProcessOptions& options) {
   tell_fatal_signals();
@@ -35,13 +56,19 @@ int run_coordinator(const CoordinatorProcessOptions& options) {
   if (options.keys_on_stdin) keys = JobKeys::read_framed(0);
   std::optional<Journal> journal;
   if (!options.journal.empty()) {
-    journal.emplace(options.journal, options.run.job_id);
-    coordinator_options.resumed = journal->last();
-    coordinator_options.record = [&journal](const Membership& membership) { journal->append(membership); };
-    if (journal->last())
-      std::fprintf(stderr, "the coordinator takes over at generation %llu\n",
-                   static_cast<unsigned long long>(journal->last()->generation));
+    try {
+      journal.emplace(options.journal, options.run.job_id);
+      coordinator_options.resumed = journal->last();
+      coordinator_options.record = [&journal](const Membership& membership) { journal->append(membership); };
+    } catch (const Error& error) {
+      if (options.before == 0) throw;  // nothing is lost yet
+      log("warning: the coordinator takes over without its journal (" + error.report().to_string() + ")");
+    }
+    if (coordinator_options.resumed)
+      log("the coordinator takes over at generation " + std::to_string(coordinator_options.resumed->generation));
   }
+  coordinator_options.life = options.before;
+  coordinator_options.without_journal = options.before > 0 && !coordinator_options.resumed;
   ActorSystemConfig config(true, std::move(keys), log);
   caf::actor_system system(config);
   auto actor = system.spawn(coordinator, coordinator_options);
@@ -56,11 +83,7 @@ int run_coordinator(const CoordinatorProcessOptions& options) {
   std::printf("port %d\n", publish_coordinator(system, actor, static_cast<std::uint16_t>(options.port), options.address,
                                                options.insecure));
   std::fflush(stdout);
-  char byte = 0;
-  while (true) {
-    const auto n = ::read(0, &byte, 1);
-    if (n == 0 || (n < 0 && errno != EINTR)) break;
-  }
+  say_that_it_lives(system, actor);
   return 0;
 }
 

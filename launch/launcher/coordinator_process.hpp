@@ -1,10 +1,14 @@
 #pragma once
+#include <chrono>
 #include <string>
 
 #include "actors/coordinator/coordinator.hpp"
 #include "launch/process/run_of_job.hpp"
 
 namespace troupe {
+
+/// How often a coordinator's process writes a line to standard output, if its actor answers.
+constexpr std::chrono::milliseconds kCoordinatorPulse{500};
 
 struct CoordinatorProcessOptions {
   RunOfJob run;
@@ -15,13 +19,14 @@ struct CoordinatorProcessOptions {
   std::string address = "127.0.0.1";  ///< where to listen
   int port = 0;                       ///< 0: any
   std::string journal;                ///< its path; empty: none
+  int before = 0;                     ///< how many coordinators this job had before it
   bool keys_on_stdin = false;         ///< it begins with JobKeys::framed
   bool insecure = false;              ///< an address of the network without keys
 };
 
-/// The job's coordinator as a process: writes `port N` on standard output and what it decides on standard error, ends
-/// when standard input does (the launcher holds the other end). With a journal that has a membership it takes the job
-/// over. Returns the exit code.
+/// The job's coordinator as a process: writes `port N` on standard output, then its pulse, and what it decides on
+/// standard error; ends when standard input does (the launcher holds the other end). With a journal that has a
+/// membership, or as not the job's first, it takes the job over. Returns the exit code.
 int run_coordinator(const CoordinatorProcessOptions& options);
 
 }  // namespace troupe

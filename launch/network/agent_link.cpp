@@ -59,7 +59,8 @@ void find_coordinator(caf::stateful_actor<LinkState>* self, const AgentLink::Opt
     const auto deadline = std::chrono::steady_clock::now() + options.patience;
     caf::strong_actor_ptr found;
     while (!found && !*ending && std::chrono::steady_clock::now() < deadline) {
-      found = try_coordinator(finder->home_system(), options.coordinator_host, options.coordinator_port);
+      found = try_coordinator(finder->home_system(), options.coordinator_host,
+                              KeyFolder::port_now(options.keys_folder, options.coordinator_port));
       if (!found) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
     caf::anon_send(address, LinkFound{found});
