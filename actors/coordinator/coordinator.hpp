@@ -34,7 +34,7 @@ struct CoordinatorOptions {
   std::function<void(const std::string&)> log;
   std::optional<Membership> resumed;  ///< from the journal: ranks of this generation are expected back
   int life = 0;  ///< how many coordinators the job had before: ranks may know a newer membership than the journal
-  bool without_journal = false;  ///< memberships that were announced before may be known to nobody who is here
+  bool without_journal = false;  ///< it is lost, or not whole: memberships may have been announced that are not in it
   /// What a simulator replaces: who trains next, and the numbers of processes.
   std::function<MembershipAnswer(const MembershipQuestion&)> plan = plan_membership;
   std::function<std::uint64_t()> draw_incarnation = random_incarnation;

@@ -72,7 +72,7 @@ void CoordinatorState::exited_before_join(const RankExited& exit) {
   if (phase == Phase::forming && exit.process.incarnation == 0) {  // its host can't be reached
     slots.set_absent(slot);
     plan();
-  } else if (phase == Phase::forming) {
+  } else if (phase == Phase::forming && options.life == 0) {
     abort({.code = ErrorCode::unavailable, .rank = slot, .cause = "it " + what}, code);
   } else if (options.recovery.enabled) {
     slots.add_death(slot, now(), {doing(exit.wait_status), 0});

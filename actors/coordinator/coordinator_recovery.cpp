@@ -75,7 +75,15 @@ MembershipAnswer park_once_heard(const MembershipQuestion& question, const std::
           .reason = fault + ": a fault of the program, which another life would have again"};
 }
 
+// It has taken over without a journal. No rank that trained is back in time: what they had is lost.
+MembershipAnswer unknown_job(const MembershipQuestion& question, const RecoveryOptions& recovery) {
+  return {.action = question.waited > recovery.fence_after ? Action::start_over : Action::wait,
+          .reason = "no process is left that knows who trained"};
+}
+
 MembershipAnswer answer_to(const MembershipQuestion& question, CoordinatorState& state) {
+  if (state.phase == CoordinatorState::Phase::forming && state.resumption.guesses())
+    return unknown_job(question, state.options.recovery);
   const auto& fault = state.slots.program_fault();
   auto answer = fault.empty() ? state.options.plan(question) : park_once_heard(question, fault);
   if (answer.action == Action::wait && state.phase == CoordinatorState::Phase::recovering &&

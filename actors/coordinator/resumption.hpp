@@ -1,5 +1,6 @@
 #pragma once
 #include <set>
+#include <utility>
 
 #include "actors/coordinator/process_table.hpp"
 
@@ -18,12 +19,12 @@ class Resumption {
 
   /// `life`: how many coordinators the job had before. Its ranks may know a newer membership than the journal, and then
   /// theirs counts.
-  explicit Resumption(int life = 0, bool without_journal = false) : life_(life), guesses_(without_journal) {}
+  explicit Resumption(int life = 0, bool without_journal = false)
+      : life_(life), guesses_(life > 0 && without_journal) {}
   /// Members of the current membership that are not back at `deadline` are late.
   void begin(Time deadline) {
     pending_ = true;
     deadline_ = deadline;
-    dead_.clear();
   }
   /// Whether the process goes by a membership that is newer than the one that is known here.
   bool knows_less(const JoinJob& join, const Membership& current) const noexcept {
@@ -35,6 +36,8 @@ class Resumption {
     guesses_ = guesses_ || news;
     return news;
   }
+  /// Whether there may be memberships that are neither in a journal nor known to a process that is here.
+  bool guesses() const noexcept { return guesses_; }
   /// How many numbers of generations to leave out: a process that is not here may be in one of them, which an earlier
   /// coordinator has announced and nobody has written down.
   std::uint64_t leap() const noexcept { return guesses_ ? static_cast<std::uint64_t>(life_) : 0; }
@@ -56,7 +59,7 @@ class Resumption {
   bool guesses_ = false;
   bool pending_ = false;
   Time deadline_;
-  std::set<int> dead_;  // slots of members that their agent does not run any more
+  std::set<std::pair<std::int32_t, std::uint64_t>> dead_;  // processes that their agent does not run any more
 };
 
 }  // namespace troupe

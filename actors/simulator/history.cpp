@@ -52,10 +52,11 @@ void History::broken(const std::string& invariant, const std::string& what) {
 
 void History::journaled(const Membership& membership) {
   // A coordinator that takes over writes down again what a rank has told it.
-  const auto same = [](const Member& one, const Member& other) { return one.process == other.process; };
-  if (!journal_.empty() && membership.generation == journal_.back().generation &&
-      std::ranges::equal(membership.members, journal_.back().members, same))
-    return;
+  const auto again = [&](const Membership& written) {
+    return written.generation == membership.generation &&
+           std::ranges::equal(written.members, membership.members, {}, &Member::process, &Member::process);
+  };
+  if (std::ranges::any_of(journal_, again)) return;
   if (!journal_.empty() && membership.generation <= journal_.back().generation)
     broken("I4", "generation " + std::to_string(membership.generation) + " was written after generation " +
                      std::to_string(journal_.back().generation));

@@ -107,7 +107,8 @@ void Job::check_bounds(const CoordinatorState& state) {
   bound("slots", state.slots.size(), all);
   bound("agents", state.slots.agents().size(), static_cast<std::size_t>(options_.hosts));
   bound("unproved deaths", state.unproved.size(), all);
-  bound("slots that are gone", state.resumption.dead(), all);
+  bound("processes that are gone", state.resumption.dead(),
+        all * static_cast<std::size_t>(1 + state.options.recovery.max_restarts));
   bound("values", state.values.size(), 2 * all);
   bound("saves under way", state.saves.under_way(), 4);
   bound("ended saves", state.saves.remembered(), 8);

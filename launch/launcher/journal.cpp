@@ -62,7 +62,8 @@ Journal::Journal(std::string path, const std::string& job_id)
       if (text.size() > kMaxFile) throw Error(ErrorCode::bad_data, path_, "it is longer than any journal", "remove it");
     }
     std::size_t at = sizeof kMagic;
-    if (text.size() < sizeof kMagic) {  // new, or torn in its first write
+    is_new_ = text.size() < sizeof kMagic;  // new, torn in its first write, or emptied
+    if (is_new_) {
       if (::ftruncate(fd_, 0) != 0 || ::write(fd_, kMagic, sizeof kMagic) != sizeof kMagic)
         throw Error(ErrorCode::io, path_, std::strerror(errno));
     } else if (std::memcmp(text.data(), kMagic, sizeof kMagic) != 0) {
@@ -111,7 +112,15 @@ Journal::~Journal() { ::close(fd_); }
 void Journal::append(const Membership& membership) {
   const auto generation = static_cast<std::int64_t>(membership.generation);
   fault_point("journal", generation);
-  append_record(kMembership, pack(membership));
+  try {
+    if (::lseek(fd_, 0, SEEK_CUR) == 0 && ::write(fd_, kMagic, sizeof kMagic) != sizeof kMagic)  // emptied before
+      throw Error(ErrorCode::io, path_, std::strerror(errno));
+    append_record(kMembership, pack(membership));
+  } catch (const Error&) {
+    [[maybe_unused]] const int emptied = ::ftruncate(fd_, 0);
+    ::lseek(fd_, 0, SEEK_SET);
+    throw;
+  }
   fault_point("journalled", generation);
   last_ = membership;
 }

@@ -19,9 +19,10 @@ class Journal {
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
+  bool is_new() const noexcept { return is_new_; }  ///< there was none, or one that could not be kept whole
   /// The last membership in it, if any.
   const std::optional<Membership>& last() const noexcept { return last_; }
-  /// On disk when it returns. Throws Error(io).
+  /// On disk when it returns. Throws Error(io), and then what is in it counts no more: it is emptied.
   void append(const Membership& membership);
 
  private:
@@ -29,6 +30,7 @@ class Journal {
 
   std::string path_;
   int fd_ = -1;
+  bool is_new_ = false;
   std::optional<Membership> last_;
 };
 
