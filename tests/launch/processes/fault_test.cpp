@@ -83,7 +83,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "[S4] a coordinator that does not start again is tried again, on another port in the end, and the job goes on",
+    "[S4] fault 41: a coordinator that does not start again is tried again, on another port in the end, and the job "
+    "goes on",
     "[share]") {
   std::string fault;
   for (int life = 1; life <= 4; ++life)
@@ -105,8 +106,9 @@ TEST_CASE(
   CHECK(testing::recoveries_in(done.output).size() == 1);
 }
 
-TEST_CASE("[S5] a run folder that vanishes costs the journal, and the ranks tell the next coordinator who trains",
-          "[share]") {
+TEST_CASE(
+    "[S5] fault 42: a run folder that vanishes costs the journal, and the ranks tell the next coordinator who trains",
+    "[share]") {
   Launch launch(
       2, {"--probe_model", "norm", "--log_interval", "1", "--run_dir", "", "--pause_ms", "20", "--epochs", "48"}, {});
   REQUIRE(launch.wait_for("step 10/"));
