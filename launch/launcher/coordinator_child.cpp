@@ -104,7 +104,7 @@ void CoordinatorChild::start_again(const std::string& reason, const std::functio
 void CoordinatorChild::start() {
   starts_.push_back(Clock::now());
   next_start_.reset();
-  process_.life = static_cast<std::uint64_t>(1'000 * options_.starts_over + lives_);
+  process_.life = 1'000 * static_cast<std::uint64_t>(options_.starts_over) + static_cast<std::uint64_t>(lives_);
   ChildProcess::Options child;
   child.arguments = {options_.troupe_program, "coordinator", word_of(process_)};
   child.environment = {{"TROUPE_SLOT", "coordinator"},

@@ -36,7 +36,8 @@ std::string text_of(double value) {
 
 /// The share by which numbers of the job are rounded in each step.
 double rounding(const Job& job) {
-  if (job.amp == "bf16" || job.comm_hook == "bf16" || job.odd == "bfloat16") return 0x1p-8;
+  if (job.odd == "bfloat16") return 0x1p-7;  // a step rounds such a parameter and its moment
+  if (job.amp == "bf16" || job.comm_hook == "bf16") return 0x1p-8;
   if (job.amp == "fp16" || job.comm_hook == "fp16") return 0x1p-10;
   return job.dtype == "float64" ? 0x1p-50 : 0x1p-22;
 }
