@@ -132,13 +132,14 @@ def main():
         metrics = f"{folder}/run/metrics.jsonl"
         with open(f"{folder}/printed", "wb") as out:
             job = subprocess.Popen([troupe, "launch", "--nproc", "2", "--run-dir", f"{folder}/run", probe, "--epochs", "100000", "--batch_size", "64",
-                                    "--log_interval", "1000000", "--checkpoint_dir", f"{folder}/checkpoints", "--metrics_port", str(page)],
+                                    "--log_interval", "5", "--checkpoint_dir", f"{folder}/checkpoints", "--metrics_port", str(page)],
                                    env=dict(os.environ, OMP_NUM_THREADS="1"), stdout=out, stderr=out)
 
         def steps():
             try:
                 with open(metrics, "rb") as file:
-                    return sum(b'"step"' in line for line in file)
+                    file.seek(max(0, os.path.getsize(metrics) - (1 << 16)))
+                    return max([int(step) for step in re.findall(rb'"step": ?(\d+)', file.read())] or [0])
             except OSError:
                 return 0
 
