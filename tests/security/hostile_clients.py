@@ -131,7 +131,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         metrics = f"{folder}/run/metrics.jsonl"
         with open(f"{folder}/printed", "wb") as out:
-            job = subprocess.Popen([troupe, "launch", "--nproc", "2", "--run-dir", f"{folder}/run", probe, "--epochs", "100000", "--batch_size", "64",
+            job = subprocess.Popen([troupe, "launch", "--nproc", "2", "--run-dir", f"{folder}/run", probe, "--epochs", "10000000", "--batch_size", "64",
                                     "--log_interval", "5", "--checkpoint_dir", f"{folder}/checkpoints", "--metrics_port", str(page)],
                                    env=dict(os.environ, OMP_NUM_THREADS="1"), stdout=out, stderr=out)
 
