@@ -39,7 +39,7 @@ class Resumption {
   /// Whether there may be memberships that are neither in a journal nor known to a process that is here.
   bool guesses() const noexcept { return guesses_; }
   /// How many numbers of generations to leave out: a process that is not here may be in one of them, which an earlier
-  /// coordinator has announced and nobody has written down.
+  /// coordinator has announced, and which are in no journal.
   std::uint64_t leap() const noexcept { return guesses_ ? static_cast<std::uint64_t>(life_) : 0; }
   /// The slot of one that goes by a newer membership, and has not told it yet; nullopt: there is none.
   std::optional<int> awaits(const ProcessTable& processes) const;

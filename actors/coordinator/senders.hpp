@@ -20,8 +20,7 @@ class Senders {
   Senders(const ProcessTable& processes, const SlotTable& slots, const Log& log)
       : processes_(processes), slots_(slots), log_(log) {}
 
-  /// What a process says of itself comes from it. A process that has not joined is nobody's, and its messages come to
-  /// nothing.
+  /// What a process says of itself comes from it. Messages of a process that has not joined come to nothing.
   template <class Message>
   bool may_say(const Message& message, const Sender& from) {
     return is_process(message.process, name_of_struct<Message>(), from);

@@ -73,7 +73,7 @@ std::vector<Fault> draw_faults(std::uint64_t seed, int ranks, int hosts, std::in
       fault.lasts = milliseconds(draw.in(0, 1));
     }
   }
-  // By a draw of its own, so that the others of a seed are what they were.
+  // By another draw, so that the others of a seed are what they were.
   Draw disk(seed, "run disk");
   if (disk.once_in(4)) {
     faults.push_back({.kind = FaultKind::full_run_disk, .at = milliseconds(disk.in(0, 5'000))});

@@ -313,7 +313,7 @@ int make_keys(const std::vector<std::string>& words) {
                         "troupe keys DIR [NODES]");
   if (words.size() == 1) {
     troupe::KeyFolder::write(words[0], troupe::KeyMaker().keys_for("node"));
-    std::printf("%s: copy it, with its modes, to every node (scp -pr); whoever has it may steer the job\n",
+    std::printf("%s: copy it, with its modes, to every node (scp -pr); any process that has it may steer the job\n",
                 words[0].c_str());
     return 0;
   }

@@ -86,19 +86,18 @@ void CoordinatorChild::start_again(const std::string& reason, const std::functio
     throw Error(ErrorCode::unavailable, "coordinator",
                 "it did not start" + (reason.empty() ? " (" + describe_wait_status(status) + ")" : ": " + reason));
   failures_ = starting_ ? failures_ + 1 : 0;
-  pause_ = first || failures_ == 0 ? 0ms : std::clamp(2 * pause_, kFirstPause, kLongestPause);
-  if (often) pause_ = kLongestPause;
+  auto pause = first || failures_ == 0 ? 0ms : std::min(kFirstPause * (1 << std::min(failures_ - 1, 8)), kLongestPause);
+  if (often) pause = kLongestPause;
   before_line();
-  std::fprintf(stderr, "troupe: the coordinator %s (%s)%s\n", starting_ && !first ? "did not start" : "died",
-               describe_wait_status(status).c_str(),
-               pause_ > 0ms
-                   ? (": the ranks train on, the next try is in " + std::to_string(pause_.count()) + " ms").c_str()
-                   : "");
+  std::fprintf(
+      stderr, "troupe: the coordinator %s (%s)%s\n", starting_ && !first ? "did not start" : "died",
+      describe_wait_status(status).c_str(),
+      pause > 0ms ? (": the ranks train on, the next try is in " + std::to_string(pause.count()) + " ms").c_str() : "");
   if (!process_.recovery.enabled) return;
   if (!first) ++process_.before;
   if (failures_ == kTriesOfPort && !options_.keys_folder.empty()) process_.port = 0;  // another process has its port
-  next_start_ = now + pause_;
-  if (pause_ == 0ms) start();
+  next_start_ = now + pause;
+  if (pause == 0ms) start();
 }
 
 void CoordinatorChild::start() {

@@ -54,9 +54,8 @@ class CoordinatorChild {
   OutputLines lines_;
   std::deque<std::chrono::steady_clock::time_point> starts_;
   int lives_ = 0;
-  bool starting_ = false;  ///< it has not said its port yet
-  int failures_ = 0;       ///< starts that failed since one did not
-  std::chrono::milliseconds pause_{0};
+  bool starting_ = false;                                            ///< it has not said its port yet
+  int failures_ = 0;                                                 ///< starts that failed since one did not
   std::optional<std::chrono::steady_clock::time_point> next_start_;  ///< it is dead until then
   std::chrono::steady_clock::time_point last_look_;
   std::chrono::steady_clock::duration silent_{0};  ///< for so long, of the time in which `step` was called

@@ -4,17 +4,27 @@
 
 using namespace troupe;
 
-TEST_CASE("[L05] a slot is started again where recovery is on, its host has an agent, and it is no spare's") {
+namespace {
+
+struct Agent {
+  NodeAgentActor address() const { return caf::actor_cast<NodeAgentActor>(caf::actor(self)); }
+
   caf::actor_system_config config;
-  caf::actor_system system(config);
-  caf::scoped_actor self(system);
+  caf::actor_system system{config};
+  caf::scoped_actor self{system};
+};
+
+}  // namespace
+
+TEST_CASE("[L05] a slot is started again where recovery is on, its host has an agent, and it is no spare's") {
+  const Agent agent;
   const SlotTable::Time now{};
   int drawn = 0;
   const auto draw = [&] { return static_cast<std::uint64_t>(++drawn); };
   RecoveryOptions recovery;
   recovery.enabled = GENERATE(true, false);
   SlotTable slots(recovery, 2);
-  slots.set_agent("a", caf::actor_cast<NodeAgentActor>(caf::actor(self)));
+  slots.set_agent("a", agent.address());
   for (const int slot : {0, 2}) slots.set_host(slot, "a");
   slots.set_host(1, "b");
 
@@ -30,13 +40,11 @@ TEST_CASE("[L05] a slot is started again where recovery is on, its host has an a
 }
 
 TEST_CASE("[R07] after the same end of two lives in a row nothing is started again") {
-  caf::actor_system_config config;
-  caf::actor_system system(config);
-  caf::scoped_actor self(system);
+  const Agent agent;
   RecoveryOptions recovery;
   recovery.enabled = true;
   SlotTable slots(recovery, 2);
-  slots.set_agent("a", caf::actor_cast<NodeAgentActor>(caf::actor(self)));
+  slots.set_agent("a", agent.address());
   for (const int slot : {0, 1}) slots.set_host(slot, "a");
   const auto restarts = [&](int slot) {
     return static_cast<bool>(slots.restart(slot, SlotTable::Time{}, [] { return std::uint64_t{7}; }).agent);
@@ -54,16 +62,14 @@ TEST_CASE("[R07] after the same end of two lives in a row nothing is started aga
 }
 
 TEST_CASE("[K01] a slot is that of the process which its host's agent has started, or was told to start") {
-  caf::actor_system_config config;
-  caf::actor_system system(config);
-  caf::scoped_actor self(system);
+  const Agent agent;
   RecoveryOptions recovery;
   recovery.enabled = true;
   SlotTable slots(recovery, 2);
   CHECK(slots.refusal({0, 5}).empty());  // nothing is known yet
   slots.set_ordered({0, 5}, "a");
   CHECK(slots.refusal({0, 6}).empty());  // "a" has no agent now that could have started it
-  slots.set_agent("a", caf::actor_cast<NodeAgentActor>(caf::actor(self)));
+  slots.set_agent("a", agent.address());
   CHECK(slots.refusal({0, 5}).empty());
   CHECK_THAT(slots.refusal({0, 6}), Catch::Contains("slot 0 is that of a process which the agent of a has started"));
   CHECK(slots.refusal({1, 6}).empty());

@@ -16,6 +16,7 @@
 #include "launch/network/secure_link.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/logged_lines.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -81,40 +82,6 @@ class Inside {
   std::string name_;
 };
 
-class Lines {
- public:
-  void add(const std::string& line) {
-    const std::lock_guard lock(mutex_);
-    lines_.push_back(line);
-  }
-  bool wait_for(const std::string& part) {
-    for (int i = 0; i < 1000; ++i) {
-      {
-        const std::lock_guard lock(mutex_);
-        for (const auto& line : lines_) {
-          if (line.find(part) != std::string::npos) return true;
-        }
-      }
-      std::this_thread::sleep_for(10ms);
-    }
-    return false;
-  }
-  std::string all() {
-    const std::lock_guard lock(mutex_);
-    std::string text;
-    for (const auto& line : lines_) text += line + "\n";
-    return text;
-  }
-  std::string last() {
-    const std::lock_guard lock(mutex_);
-    return lines_.empty() ? "" : lines_.back();
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> lines_;
-};
-
 // A gate, its thread, and what is behind it.
 struct GateWorld {
   explicit GateWorld(std::optional<JobKeys> keys, std::chrono::milliseconds patience = 5s,
@@ -138,7 +105,7 @@ struct GateWorld {
   }
 
   Inside inside;
-  Lines lines;
+  testing::LoggedLines lines;
   asio::io_context io;
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(io);
   std::optional<Gate> gate;

@@ -1,31 +1,13 @@
 // A process that has the job's keys, is a member and the agent of a host, and speaks in others' names.
-#include <algorithm>
-#include <mutex>
-
 #include "launch/network/actor_system.hpp"
 #include "launch/network/job_keys.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/logged_lines.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
 
 namespace {
-
-class Lines {
- public:
-  void add(const std::string& line) {
-    const std::lock_guard lock(mutex_);
-    lines_.push_back(line);
-  }
-  bool has(const std::string& part) {
-    const std::lock_guard lock(mutex_);
-    return std::any_of(lines_.begin(), lines_.end(), [&](const auto& line) { return line.find(part) != line.npos; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> lines_;
-};
 
 // A process that is connected to the job. Its actor is rank and agent at once.
 struct Peer {
@@ -77,9 +59,9 @@ struct Peer {
 
 }  // namespace
 
-TEST_CASE("[K01] a message counts only from whom it may come: a process with keys that lies is heard by nobody") {
+TEST_CASE("[K01] a message counts only from whom it may come: a process with keys that lies is not heard") {
   const KeyMaker job;
-  Lines lines;
+  testing::LoggedLines lines;
   ActorSystemConfig config(true, job.keys_for("coordinator"), [&](const std::string& line) { lines.add(line); });
   caf::actor_system system(config);
   CoordinatorOptions options;

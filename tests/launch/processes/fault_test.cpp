@@ -44,6 +44,21 @@ void check_one_life_each(const Run& run) {
   }
 }
 
+const std::vector<std::string> kLong{"--probe_model", "norm", "--log_interval", "1", "--run_dir", "",
+                                     "--pause_ms",    "20",   "--epochs",       "48"};
+
+// Rank 1 is killed, and the job comes to its end with one recovery. Returns what it printed.
+std::string loses_a_rank_and_goes_on(Launch& launch) {
+  const auto rank = pid_said_by(launch.output(), "[rank 1] pid ");
+  REQUIRE(rank > 0);
+  ::kill(rank, SIGKILL);
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK(done.code == 0);
+  CHECK(testing::recoveries_in(done.output).size() == 1);
+  return done.output;
+}
+
 }  // namespace
 
 TEST_CASE("[L05] fault 9: a rank that stands still for half a second is not replaced") {
@@ -64,22 +79,15 @@ TEST_CASE("[L05] fault 9: a rank that stands still for half a second is not repl
 TEST_CASE(
     "[L04] fault 10: a coordinator that stands still is replaced after three seconds, and stops and accuses nobody",
     "[share]") {
-  Launch launch(
-      2, {"--probe_model", "norm", "--log_interval", "1", "--run_dir", "", "--pause_ms", "20", "--epochs", "48"}, {});
+  Launch launch(2, kLong, {});
   REQUIRE(launch.wait_for("step 10/"));
   const auto coordinator = coordinator_of(launch);
   REQUIRE(coordinator > 0);
   ::kill(coordinator, SIGSTOP);
   REQUIRE(launch.wait_for("troupe: the coordinator has been silent for 3 s, and is ended"));
   REQUIRE(launch.wait_for("troupe: the coordinator takes over at generation 1"));
-  const auto rank = pid_said_by(launch.output(), "[rank 1] pid ");
-  REQUIRE(rank > 0);
-  ::kill(rank, SIGKILL);
-  const auto done = launch.finish();
-  INFO(done.output);
-  CHECK(done.code == 0);
-  CHECK(testing::recoveries_in(done.output).size() == 1);
-  CHECK_THAT(done.output, Catch::Contains("generation 2: 1 rank replaced") && !Catch::Contains("is silent"));
+  const auto output = loses_a_rank_and_goes_on(launch);
+  CHECK_THAT(output, Catch::Contains("generation 2: 1 rank replaced") && !Catch::Contains("is silent"));
 }
 
 TEST_CASE(
@@ -89,40 +97,25 @@ TEST_CASE(
   std::string fault;
   for (int life = 1; life <= 4; ++life)
     fault += (life > 1 ? ";" : "") + std::string("slot=coordinator,step=0,at=journal,life=") + std::to_string(life);
-  Launch launch(2,
-                {"--probe_model", "norm", "--log_interval", "1", "--run_dir", "", "--pause_ms", "20", "--epochs", "48"},
-                {}, {{"TROUPE_FAULT", fault}});
+  Launch launch(2, kLong, {}, {{"TROUPE_FAULT", fault}});
   REQUIRE(launch.wait_for("step 10/"));
   ::kill(coordinator_of(launch), SIGKILL);
   REQUIRE(launch.wait_for("troupe: the coordinator did not start (signal 9"));
   REQUIRE(launch.wait_for("the ranks train on, the next try is in 400 ms"));
   REQUIRE(launch.wait_for("troupe: the coordinator listens on port "));
-  const auto rank = pid_said_by(launch.output(), "[rank 1] pid ");
-  REQUIRE(rank > 0);
-  ::kill(rank, SIGKILL);  // its replacement finds the new port, too
-  const auto done = launch.finish();
-  INFO(done.output);
-  CHECK(done.code == 0);
-  CHECK(testing::recoveries_in(done.output).size() == 1);
+  loses_a_rank_and_goes_on(launch);  // the replacement finds the new port, too
 }
 
 TEST_CASE(
     "[S5] fault 42: a run folder that vanishes costs the journal, and the ranks tell the next coordinator who trains",
     "[share]") {
-  Launch launch(
-      2, {"--probe_model", "norm", "--log_interval", "1", "--run_dir", "", "--pause_ms", "20", "--epochs", "48"}, {});
+  Launch launch(2, kLong, {});
   REQUIRE(launch.wait_for("step 10/"));
   std::filesystem::rename(launch.folder() / "run", launch.folder() / "away");
   ::kill(coordinator_of(launch), SIGKILL);
   REQUIRE(launch.wait_for("troupe: warning: the coordinator takes over without its journal"));
   REQUIRE(launch.wait_for("troupe: the coordinator takes over at generation 1, as a rank tells it"));
-  const auto rank = pid_said_by(launch.output(), "[rank 1] pid ");
-  REQUIRE(rank > 0);
-  ::kill(rank, SIGKILL);
-  const auto done = launch.finish();
-  INFO(done.output);
-  CHECK(done.code == 0);
-  CHECK(testing::recoveries_in(done.output).size() == 1);
+  loses_a_rank_and_goes_on(launch);
 }
 
 TEST_CASE("[L04] fault 11: a coordinator killed at any write of its journal takes the job over without a lost step",
