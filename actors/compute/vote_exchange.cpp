@@ -50,8 +50,7 @@ Decision VoteExchange::decide_by(const std::vector<Vote>& votes, std::optional<s
 
 void VoteExchange::count_skipped(const Decision& decision) {
   if (!decision.not_finite) skipped_ = 0;
-  const bool of_the_loss = decision.parameter < 0;
-  if (!decision.not_finite || (scaler_looks() && !of_the_loss)) return;
+  if (!decision.not_finite || (scaler_looks() && !decision.loss_not_finite)) return;
   const auto most = core_.options.training.max_skipped_steps;
   if (++skipped_ < most || most == 0) return;
   throw Error(ErrorReport{ErrorCode::not_finite, decision.culprit, "compute", core_.step(), "vote",

@@ -116,7 +116,6 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
   Decision decision;
   decision.used.assign(votes[0].used.size(), false);
   double loss_sum = 0, max_loss = -std::numeric_limits<double>::infinity();
-  bool loss_not_finite = false;  // of the culprit too
   for (std::size_t r = 0; r < votes.size(); ++r) {
     const auto& vote = votes[r];
     loss_sum += vote.loss_sum;
@@ -129,12 +128,11 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
     if (decision.stop_signal == 0) decision.stop_signal = vote.stop_signal;
     for (std::size_t i = 0; i < vote.used.size(); ++i) decision.used[i] = decision.used[i] || vote.used[i];
     // A rank's own loss says more than gradients, of which a device's are looked at reduced: those all ranks see alike.
-    const bool first = !decision.not_finite || (vote.not_finite_loss && !loss_not_finite);
-    loss_not_finite = loss_not_finite || vote.not_finite_loss;
+    const bool first = !decision.not_finite || (vote.not_finite_loss && !decision.loss_not_finite);
+    decision.loss_not_finite = decision.loss_not_finite || vote.not_finite_loss;
     if (first && (vote.not_finite_loss || vote.not_finite_parameter >= 0)) {
       decision.not_finite = true;
       decision.culprit = static_cast<std::int32_t>(r);
-      decision.parameter = vote.not_finite_parameter;
       const auto index = static_cast<std::size_t>(vote.not_finite_parameter);
       decision.reason = vote.not_finite_loss
                             ? "the loss is not finite"
@@ -153,7 +151,7 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
   divide_by_elements(decision, votes, loss_sum);
   if (decision.not_finite) {
     decision.commit = false;
-    if (loss_not_finite ? stop.loss : stop.gradient) {
+    if (decision.loss_not_finite ? stop.loss : stop.gradient) {
       throw Error(ErrorReport{ErrorCode::not_finite, decision.culprit, "compute", measured.value_or(votes[0].step),
                               "vote", decision.reason, "lower lr, clip with clip_norm, or set on_not_finite to skip"});
     }

@@ -52,10 +52,10 @@ struct StepNumbers {
 
 struct Decision : StepNumbers {
   bool commit = true;
-  std::string reason;           ///< why not, for the log: `rank 1: the gradient of fc.weight is not finite`
-  std::int32_t culprit = -1;    ///< the rank that the reason names
-  std::int32_t parameter = -1;  ///< the parameter that it names
+  std::string reason;         ///< why not, for the log: `rank 1: the gradient of fc.weight is not finite`
+  std::int32_t culprit = -1;  ///< the rank that the reason names
   bool not_finite = false;
+  bool loss_not_finite = false;  ///< a rank's loss, not gradients alone
   int stop_signal = 0;
   bool rebuild = false;
   /// What makes the reduced gradient the step's: 1, or gradient_divisor over the elements of all ranks.

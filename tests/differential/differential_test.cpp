@@ -84,7 +84,10 @@ TEST_CASE("[T01] a loss scale grows and falls as PyTorch's, and a step that over
        R"({"ranks": 2, "loss_scaler": "on", "loss_scale_interval": 2, "event": "infinite"})",
        R"({"ranks": 2, "amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "on_not_finite": "stop", "event": "resume"})"});
   refused(R"({"ranks": 2, "amp": "fp16", "event": "infinite", "on_not_finite": "stop"})", "the loss is not finite");
-  refused(R"({"ranks": 2, "event": "infinite", "on_not_finite": "skip:1"})", "1 step was skipped, the last because");
+  for (const auto* scaler : {"auto", "on"})
+    refused(R"({"ranks": 2, "event": "infinite", "on_not_finite": "skip:1", "loss_scaler": ")" + std::string(scaler) +
+                "\"}",
+            "1 step was skipped, the last because");
 }
 
 TEST_CASE("[T01] an option that a layer has holds when ranks share it") {
