@@ -1,8 +1,7 @@
 #include "actors/compute/snapshot_schedule.hpp"
 
-#include <nlohmann/json.hpp>
-
 #include "actors/strategy/snapshots.hpp"
+#include "tensor_io/files/bounded_json.hpp"
 
 namespace troupe {
 
@@ -22,8 +21,10 @@ bool SnapshotSchedule::went_back() {
   auto* snapshots = core_.capability<Snapshots>();
   const auto restored = snapshots == nullptr ? std::nullopt : snapshots->take_restored();
   if (!restored) return false;
-  const auto note = nlohmann::json::parse(restored->note);
-  core_.loss_scaler.load(note["loss_scale"].get<double>(), note["loss_scale_growth_tracker"].get<std::int64_t>());
+  read_bounded_json(restored->note, "the note of a snapshot", [this](const nlohmann::json& note) {
+    core_.loss_scaler.load(note.at("loss_scale").get<double>(),
+                           note.at("loss_scale_growth_tracker").get<std::int64_t>());
+  });
   core_.protocol.went_back(restored->step);
   return true;
 }

@@ -32,16 +32,12 @@ std::string HealHeader::to_text() const {
 }
 
 HealHeader HealHeader::of(std::string_view text) {
-  const auto root = parse_bounded_json(text, kHeader, {.depth = 3});
-  HealHeader header;
   double tracker = 0;
-  try {
-    header = {root.at("strategy").get<StateTexts>(), root.at("notes").get<StateTexts>(),
-              root.at("loss_scale").get<double>(), 0};
+  auto header = read_bounded_json(text, kHeader, [&tracker](const nlohmann::json& root) {
     tracker = root.at("growth_tracker").get<double>();
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::bad_data, kHeader, error.what());
-  }
+    return HealHeader{root.at("strategy").get<StateTexts>(), root.at("notes").get<StateTexts>(),
+                      root.at("loss_scale").get<double>(), 0};
+  });
   check_state_texts(header.strategy, kHeader, "'strategy'");
   check_state_texts(header.notes, kHeader, "'notes'");
   check_state_counters({{kLossScale, header.loss_scale}, {kLossScaleTracker, tracker}}, kHeader, "the counter");
@@ -58,11 +54,10 @@ std::string shapes_of(const NamedTensors& tensors) {
 }
 
 NamedTensors zeros_of_shapes(std::string_view text, std::int64_t most) {
-  const auto shapes = parse_bounded_json(text, kHeader, {.depth = 4});
-  if (!shapes.is_array()) refuse("no list of tensors");
-  NamedTensors tensors;
-  for (const auto& entry : shapes) {
-    try {
+  return read_bounded_json(text, kHeader, [most](const nlohmann::json& shapes) mutable {
+    if (!shapes.is_array()) refuse("no list of tensors");
+    NamedTensors tensors;
+    for (const auto& entry : shapes) {
       const auto name = entry.at("name").get<std::string>();
       const auto& type = entry.at("dtype");
       if (!type.is_number_integer() || !is_real(type.get<int>())) refuse("'" + name + "' has no such type");
@@ -78,11 +73,9 @@ NamedTensors zeros_of_shapes(std::string_view text, std::int64_t most) {
       most -= bytes;
       if (most < 0) refuse("with '" + name + "' there are more bytes than there can be");
       tensors.emplace_back(name, at::zeros(shape, at::TensorOptions().dtype(dtype)));
-    } catch (const nlohmann::json::exception& error) {
-      throw Error(ErrorCode::bad_data, kHeader, error.what());
     }
-  }
-  return tensors;
+    return tensors;
+  });
 }
 
 }  // namespace troupe

@@ -53,6 +53,17 @@ std::string allowed(const ConfigField& field) {
   return std::visit(Visitor{field}, field.member);
 }
 
+// Settings travel, and are kept, as JSON.
+std::string problem_of_text(const std::string& text) {
+  if (text.find('\0') != std::string::npos) return "the text holds a NUL byte";
+  try {
+    (void)nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    return "'" + displayable(text, 80) + "' is not UTF-8; give the file or folder a name in UTF-8";
+  }
+  return "";
+}
+
 template <class T>
 bool parse_number(const std::string& text, T& value) {
   const char* begin = text.c_str();
@@ -74,7 +85,7 @@ struct Assign {
       const auto near = nearest_name(text, choices);
       return refused + (near.empty() ? "" : "; did you mean " + near + "?");
     }
-    if (text.find('\0') != std::string::npos) return "the text holds a NUL byte";
+    if (auto problem = problem_of_text(text); !problem.empty()) return problem;
     if (field.check != nullptr) {
       if (auto problem = field.check(text); !problem.empty()) return problem;
     }
@@ -107,7 +118,11 @@ std::string assign_declared(ConfigValue& value, const std::string& text) {
     std::string operator()(double& v) const {
       return parse_number(text, v) && std::isfinite(v) ? "" : refused + "a number";
     }
-    std::string operator()(std::string& v) const { return v = text, ""; }
+    std::string operator()(std::string& v) const {
+      auto problem = problem_of_text(text);
+      if (problem.empty()) v = text;
+      return problem;
+    }
   };
   return std::visit(Visitor{text}, value);
 }

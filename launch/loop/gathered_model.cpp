@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <map>
 
-#include <nlohmann/json.hpp>
-
 #include "actors/strategy/saved_state.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
+#include "tensor_io/files/bounded_json.hpp"
 
 namespace troupe {
 namespace {
@@ -20,6 +19,23 @@ nlohmann::json to_json(const std::vector<TensorPart>& parts) {
                     {"offsets", part.offsets},
                     {"shape", part.shape}});
   return list;
+}
+
+// Without their values.
+std::vector<TensorPart> parts_of(const std::string& text) {
+  return read_bounded_json(text, "the parts of the model that a rank has", [](const nlohmann::json& list) {
+    std::vector<TensorPart> parts;
+    for (const auto& entry : list) {
+      TensorPart part;
+      entry.at("name").get_to(part.name);
+      part.dtype = static_cast<at::ScalarType>(entry.at("dtype").get<int>());
+      entry.at("global_shape").get_to(part.global_shape);
+      entry.at("offsets").get_to(part.offsets);
+      entry.at("shape").get_to(part.shape);
+      parts.push_back(std::move(part));
+    }
+    return parts;
+  });
 }
 
 }  // namespace
@@ -41,25 +57,22 @@ NamedTensors gathered_model(Compute& compute, Optimizer& optimizer, int root) {
   std::map<std::string, std::size_t> known;
   for (int source = 0; source < world_size; ++source) {
     std::size_t own = 0;
-    for (const auto& entry : nlohmann::json::parse(lists[static_cast<std::size_t>(source)])) {
-      const auto offsets = entry["offsets"].get<std::vector<std::int64_t>>(),
-                 shape = entry["shape"].get<std::vector<std::int64_t>>();
+    for (const auto& part : parts_of(lists[static_cast<std::size_t>(source)])) {
       if (rank != root && rank != source) continue;
       if (rank != root) {
         communicator.send(values_of(parts[own++]).contiguous(), root, "state_dict");
         continue;
       }
-      const auto name = entry["name"].get<std::string>().substr(kModelPrefix.size());
-      const auto dtype = static_cast<at::ScalarType>(entry["dtype"].get<int>());
+      const auto name = part.name.substr(kModelPrefix.size());
       const auto [found, added] = known.try_emplace(name, whole.size());
-      if (added) whole.emplace_back(name, at::empty(entry["global_shape"].get<std::vector<std::int64_t>>(), dtype));
-      auto values = at::empty(shape, dtype);
+      if (added) whole.emplace_back(name, at::empty(part.global_shape, part.dtype));
+      auto values = at::empty(part.shape, part.dtype);
       if (source == root) {
         values = values_of(parts[own++]);
       } else {
         communicator.recv(values, source, "state_dict");
       }
-      block_of(whole[found->second].second, offsets, shape).copy_(values);
+      block_of(whole[found->second].second, part.offsets, part.shape).copy_(values);
     }
   }
   return whole;

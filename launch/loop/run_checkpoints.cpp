@@ -1,7 +1,5 @@
 #include "launch/loop/run_checkpoints.hpp"
 
-#include <nlohmann/json.hpp>
-
 #include "actors/rank/checkpointer.hpp"
 #include "actors/strategy/saved_state.hpp"
 #include "launch/config/data_order.hpp"
@@ -13,6 +11,7 @@
 #include "tensor_io/checkpoint/rank_state.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
 #include "tensor_io/checkpoint/stored_checkpoint.hpp"
+#include "tensor_io/files/bounded_json.hpp"
 #include "tensor_io/files/xxh3.hpp"
 #include "tensor_io/layout/state_texts.hpp"
 
@@ -26,9 +25,19 @@ nlohmann::json to_json(const Error& error) {
           {"remedy", error.report().remedy}};
 }
 
+// Whatever the file system's names are in.
+std::string words_of(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 Error from_json(const nlohmann::json& json, int rank = -1) {
-  return Error(ErrorReport{
-      static_cast<ErrorCode>(json["code"].get<int>()), rank, {}, -1, json["operation"], json["cause"], json["remedy"]});
+  return Error(ErrorReport{static_cast<ErrorCode>(json.at("code").get<int>()),
+                           rank,
+                           {},
+                           -1,
+                           json.at("operation"),
+                           json.at("cause"),
+                           json.at("remedy")});
 }
 
 DataFacts data_of(const std::map<std::string, std::string>& metadata) {
@@ -76,10 +85,13 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       header = to_json(error);
     }
   }
-  header = nlohmann::json::parse(communicator.broadcast_bytes(header.dump(), 0, "checkpoint"));
-  if (header.contains("code")) throw from_json(header);
-  CheckpointChoice choice{header["paths"], {}, header["asked"]};
-  for (const auto& entry : header["refused"]) choice.refused.push_back({entry[0], entry[1]});
+  const auto text = communicator.broadcast_bytes(words_of(header), 0, "checkpoint");
+  auto choice = read_bounded_json(text, "the checkpoints that rank 0 found", [](const nlohmann::json& found) {
+    if (found.contains("code")) throw from_json(found);
+    CheckpointChoice all{found.at("paths"), {}, found.at("asked")};
+    for (const auto& entry : found.at("refused")) all.refused.push_back({entry.at(0), entry.at(1)});
+    return all;
+  });
 
   for (const auto& path : choice.paths) {
     Position position;
@@ -109,11 +121,13 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
     } catch (const Error& error) {
       outcome = to_json(error);
     }
-    const auto outcomes = communicator.all_gather_bytes(outcome.dump(), "checkpoint");
+    const auto outcomes = communicator.all_gather_bytes(words_of(outcome), "checkpoint");
     std::optional<Error> refusal;
     for (std::size_t rank = 0; rank < outcomes.size() && !refusal; ++rank) {
-      const auto other = nlohmann::json::parse(outcomes[rank]);
-      if (other.contains("code")) refusal = from_json(other, static_cast<int>(rank));
+      refusal =
+          read_bounded_json(outcomes[rank], "a rank's word on the checkpoint", [rank](const nlohmann::json& word) {
+            return word.contains("code") ? std::optional(from_json(word, static_cast<int>(rank))) : std::nullopt;
+          });
     }
     if (refusal) {
       refuse_checkpoint(choice, path, *refusal);

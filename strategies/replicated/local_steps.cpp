@@ -6,10 +6,9 @@
 #include <numeric>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "actors/strategy/saved_state.hpp"
 #include "tensor_io/base/steady_time.hpp"
+#include "tensor_io/files/bounded_json.hpp"
 #include "tensor_io/kernels/pack.hpp"
 #include "tensor_io/layout/state_texts.hpp"
 
@@ -173,7 +172,9 @@ void LocalSteps::catch_up() {
   const auto counters = communicator.broadcast_bytes(nlohmann::json(state()).dump(), ahead, "outer steps");
   if (!behind) return;
   fragments_ = std::move(got);
-  load_state(nlohmann::json::parse(counters).get<std::map<std::string, std::string>>());
+  load_state(read_bounded_json(counters, "the outer steps of a rank", [](const nlohmann::json& state) {
+    return state.get<std::map<std::string, std::string>>();
+  }));
   if (mine >= 0) take(fragments_.at(last_), outer_.overlap > 0 ? outer_.mixing : 0);
 }
 

@@ -1,9 +1,9 @@
 // Shards as rows of tensors and back: what checkpoints are made of.
-#include <nlohmann/json.hpp>
 
 #include "strategies/sharded/sharded_strategy.hpp"
 #include "tensor_io/checkpoint/state_matching.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
+#include "tensor_io/files/bounded_json.hpp"
 #include "tensor_io/layout/flat_rows.hpp"
 
 namespace troupe {
@@ -92,8 +92,10 @@ std::map<std::string, at::ScalarType> moment_types(Optimizer& optimizer, Communi
   }
   std::map<std::string, at::ScalarType> all;
   for (const auto& text : group.all_gather_bytes(nlohmann::json(mine).dump(), "optimizer state")) {
-    for (const auto& [name, type] : nlohmann::json::parse(text).get<std::map<std::string, int>>())
-      all[name] = static_cast<at::ScalarType>(type);
+    const auto types = read_bounded_json(text, "the optimizer state of a rank", [](const nlohmann::json& other) {
+      return other.get<std::map<std::string, int>>();
+    });
+    for (const auto& [name, type] : types) all[name] = static_cast<at::ScalarType>(type);
   }
   return all;
 }

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "actors/strategy/graph_capture.hpp"
 #include "actors/strategy/late_voting.hpp"
 #include "actors/strategy/meetings.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/files/bounded_json.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
 #include "tensor_io/layout/state_texts.hpp"
 
@@ -99,10 +98,14 @@ void SwitchingStrategy::agree() {
   std::int64_t most = -1;
   StrategyPhase found = phase_;
   for (const auto& text : context_.program_communicator->all_gather_bytes(mine.dump(), "strategy")) {
-    const auto other = nlohmann::json::parse(text);
-    if (other["switches"].get<std::int64_t>() <= most) continue;
-    most = other["switches"].get<std::int64_t>();
-    found = {0, other["strategy"].get<std::string>(), other["hook"].get<std::string>()};
+    const auto [switches, strategy, hook] =
+        read_bounded_json(text, "the strategy that a rank is at", [](const nlohmann::json& other) {
+          return std::tuple(other.at("switches").get<std::int64_t>(), other.at("strategy").get<std::string>(),
+                            other.at("hook").get<std::string>());
+        });
+    if (switches <= most) continue;
+    most = switches;
+    found = {0, strategy, hook};
   }
   if (most < 0)
     throw Error(ErrorCode::state_lost, "recovery", "no rank has the model", "start again with --resume auto");

@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tensor_io/base/error.hpp"
+
 namespace troupe {
 
 /// How much of JSON is believed.
@@ -19,5 +21,17 @@ struct JsonLimits {
 /// `text_offset`, where it starts in the file, is added.
 nlohmann::json parse_bounded_json(std::string_view text, const std::string& where, const JsonLimits& limits,
                                   std::size_t text_offset = 0);
+
+/// What `read` takes out of the JSON of `text`, which another rank sent. Throws Error(bad_data) whose operation is
+/// `where`, also where `read` finds a value missing (take values with at()) or of another type.
+template <class Read>
+auto read_bounded_json(std::string_view text, const std::string& where, Read read) {
+  const nlohmann::json json = parse_bounded_json(text, where, JsonLimits{});
+  try {
+    return read(json);
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::bad_data, where, error.what());
+  }
+}
 
 }  // namespace troupe

@@ -123,6 +123,16 @@ TEST_CASE("[T04] a refusal shows what it refuses in one line of printable charac
   }
 }
 
+TEST_CASE("[T04] a text that is not UTF-8 is refused, since settings travel as JSON") {
+  CHECK_THAT(refused({"--checkpoint_dir", "caf\xe9"}),
+             Catch::Contains("checkpoint_dir: 'caf\\xe9' is not UTF-8; give the file or folder a name in UTF-8"));
+  Config config;
+  config.declare("title", std::string("none"), "a program's own");
+  CHECK_THROWS_WITH(set_config_value(config, "title", "caf\xe9", "--title"), Catch::Contains("is not UTF-8"));
+  set_config_value(config, "title", "caf\xc3\xa9", "--title");
+  CHECK(config.get<std::string>("title") == "caf\xc3\xa9");
+}
+
 TEST_CASE("[T04] a bad file is refused with its line") {
   testing::ScratchDirectory folder;
   const auto file = [&](const std::string& text) {
