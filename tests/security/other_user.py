@@ -31,10 +31,11 @@ def free_port():
 
 
 # ---------------------------------------------------------------- the other user: a process of his own, told as JSON what there is
-def answer_at(kind, address, words):
+def answer_at(kind, address, words, patience_s):
     """The bytes that come back to these words; None: no connection."""
     with socket.socket(kind) as visitor:
-        visitor.settimeout(5)
+        visitor.settimeout(patience_s)
+        got = None
         try:
             visitor.connect(address)
             visitor.sendall(words)
@@ -54,21 +55,22 @@ def answer_at(kind, address, words):
 
 def visit(place):
     """Tries all that he can think of. Returns what he got: lines, each a fault."""
-    got, tries = [], 0
+    got, tries, heard = [], 0, 0
     greeting = bytes([1, 0, 0, 0, 0, 0, 0, 5]) + bytes(24) + b"hello"
     words = {"nothing": b"", "a page": b"GET / HTTP/1.0\r\n\r\n", "metrics": b"GET /metrics HTTP/1.0\r\n\r\n", "a post": b"POST / HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello",
              "CAF's greeting": greeting, "a ClientHello": b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", "noise": os.urandom(300)}
     for port in place["ports"]:
         for name, bytes_sent in words.items():
             tries += 1
-            answer = answer_at(socket.AF_INET, ("127.0.0.1", port), bytes_sent)
+            answer = answer_at(socket.AF_INET, ("127.0.0.1", port), bytes_sent, place["patience_s"])
+            heard += answer is not None
             alert = answer is not None and answer[:1] == b"\x15" and len(answer) < 64  # TLS says no
             refused = answer is not None and re.match(rb"HTTP/1\.[01] (400|403|405|503) ", answer) and len(answer) < 1024
             if answer and not alert and not refused:
                 got.append(f"port {port} answers to {name}: {answer[:80]!r}")
     for path in place["sockets"]:
         tries += 1
-        answer = answer_at(socket.AF_UNIX, path.replace("@", "\0", 1), greeting)
+        answer = answer_at(socket.AF_UNIX, path.replace("@", "\0", 1), greeting, place["patience_s"])
         if answer:
             got.append(f"socket {path} answers: {answer[:80]!r}")
     for path in place["secret"]:
@@ -112,6 +114,8 @@ def visit(place):
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             text = file.read()
         got += [f"the command line of {pid} tells a secret" for secret in place["secrets"] if secret.encode() in text]
+    if place["ports"] and heard == 0:
+        got.append("no port takes a connection: this tries nothing")
     return {"tries": tries, "got": got}
 
 
@@ -136,6 +140,9 @@ def kinds(troupe, probe, folder):
     return {
         "alone": [(own, {})],
         "launch": [([troupe, "launch", "--nproc", "2", "--run-dir", f"{folder}/run"] + program, {})],
+        # Its data ports are open only while its ranks connect, so one of them stands still there.
+        "data": [([troupe, "launch", "--nproc", "2", "--run-dir", f"{folder}/run"] + program + ["--backend", "gloo"],
+                  {"TROUPE_FAULT": f"slot=1,step=0,at=connect,signal={int(signal.SIGSTOP)}"})],
         "hosts": [([troupe, "launch", "--hosts", "localhost:2", "--run-dir", f"{folder}/run"] + program, {})],
         "nnodes": [(node(rank), {}) for rank in "01"],
         "torchrun": [(own, torchrun(rank)) for rank in "01"],
@@ -200,7 +207,8 @@ def place_of(pids, folder):
             secret += [f"{parent}/{name}" for name in names]
             continue
         folders[parent] = [name for name in names if name != "printed"]
-    return {"ports": ports, "sockets": sockets, "secret": sorted(set(secret)), "secrets": sorted(secrets), "folders": folders, "pids": pids}
+    return {"ports": ports, "sockets": sockets, "secret": sorted(set(secret)), "secrets": sorted(secrets), "folders": folders, "pids": pids,
+            "patience_s": 5}
 
 
 def as_other(place):
@@ -212,9 +220,13 @@ def as_other(place):
         os.setgroups([])
         os.setgid(OTHER)
         os.setuid(OTHER)
-        with os.fdopen(back, "w") as told:
-            json.dump(visit(place), told)
-        os._exit(0)
+        code = 1
+        try:
+            with os.fdopen(back, "w") as told:
+                json.dump(visit(place), told)
+            code = 0
+        finally:
+            os._exit(code)
     os.close(back)
     with os.fdopen(out) as told:
         text = told.read()
@@ -237,6 +249,37 @@ def wait_for(what, condition, jobs, log):
         time.sleep(0.05)
 
 
+def is_stopped(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] == "T"
+    except OSError:
+        return False
+
+
+def visit_data_ports(jobs, log, page):
+    """While a rank stands still where it connects: it must go on before the coordinator takes it for dead, after 3 s."""
+    stopped, ports = [], []
+
+    def waits():
+        stopped[:] = [pid for pid in family([job.pid for job in jobs]) if is_stopped(pid)]
+        return stopped
+
+    def listens():
+        program = os.readlink(f"/proc/{stopped[0]}/exe")
+        ranks = [pid for pid in family([job.pid for job in jobs]) if os.readlink(f"/proc/{pid}/exe") == program]
+        ports[:] = [port for port in listeners(ranks)[0] if port != page]
+        return ports
+
+    wait_for("rank that connects", waits, jobs, log)
+    try:
+        wait_for("open data port", listens, jobs, log)
+        return as_other({"ports": ports, "sockets": [], "secret": [], "secrets": [], "folders": {}, "pids": [], "patience_s": 0.1}), len(ports)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+
+
 def try_kind(kind, processes, troupe, folder):
     if kind == "nnodes":
         subprocess.run([troupe, "keys", f"{folder}/keys", "2"], check=True, stdout=subprocess.DEVNULL)
@@ -248,10 +291,12 @@ def try_kind(kind, processes, troupe, folder):
             for command, variables in processes:
                 jobs.append(subprocess.Popen(command, env=dict(os.environ, OMP_NUM_THREADS="1", **variables), stdout=out, stderr=out, cwd=folder,
                                              start_new_session=True))
+        early, data_ports = visit_data_ports(jobs, log, int(command[command.index("--metrics_port") + 1])) if kind == "data" else ({"tries": 0, "got": []}, 0)
         wait_for("tenth step and checkpoint", lambda: max(steps_of(log), default=0) >= 40, jobs, log)
         pids = family([job.pid for job in jobs])
         place = place_of(pids, folder)
         found = as_other(place)
+        found = {what: early[what] + found[what] for what in found}
         before = max(steps_of(log))
         wait_for("step after the visit", lambda: max(steps_of(log)) > before + 40, jobs, log)
         for job in jobs:
@@ -260,7 +305,7 @@ def try_kind(kind, processes, troupe, folder):
         if any(code not in (0, 130) for code in codes):
             found["got"].append(f"the job ended with {codes}")
         found["got"] += [f"{folder}/run/{name} is left" for name in os.listdir(f"{folder}/run") if name.startswith(".keys")]
-        print(f"{kind}: {len(pids)} processes, {len(place['ports'])} ports, {len(place['sockets'])} sockets, "
+        print(f"{kind}: {len(pids)} processes, {len(place['ports']) + data_ports} ports, {len(place['sockets'])} sockets, "
               f"{sum(map(len, place['folders'].values()))} files, {len(place['secret'])} of keys; {found['tries']} tries, got {len(found['got'])}",
               flush=True)
         for line in found["got"]:

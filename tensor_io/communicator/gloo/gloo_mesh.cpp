@@ -17,6 +17,7 @@
 #include <mutex>
 #include <utility>
 
+#include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/communicator/communicator_errors.hpp"
 #include "tensor_io/communicator/gloo/peer_links.hpp"
 #include "tensor_io/communicator/group_setup.hpp"
@@ -140,6 +141,7 @@ GlooMesh::GlooMesh(const CommunicatorOptions& options) : timeout_(options.timeou
     std::copy_n(published.end() - static_cast<std::ptrdiff_t>(link.theirs.size()), link.theirs.size(),
                 link.theirs.begin());
   }
+  fault_point("connect", 0);
   connect_links(links, options, operation, deadline);
   for (const auto& link : links) pair(link.rank).adopt(link.fd);
   farewells_.resize(options.world_size);
