@@ -28,10 +28,10 @@ void check_kinds_of_loss(std::span<const Vote> votes) {
 }
 
 // What the sums of all ranks are over: nothing where losses are means.
-std::optional<std::int64_t> elements_of(std::span<const Vote> votes) {
-  std::optional<std::int64_t> elements;
+std::optional<double> elements_of(std::span<const Vote> votes) {
+  std::optional<double> elements;
   for (const auto& vote : votes) {
-    if (vote.elements >= 0) elements = elements.value_or(0) + vote.elements;
+    if (vote.elements >= 0) elements = elements.value_or(0) + static_cast<double>(vote.elements);
   }
   return elements;
 }
@@ -54,8 +54,8 @@ void divide_by_elements(Decision& decision, std::span<const Vote> votes, double 
     if (vote.elements > 0)
       decision.max_loss = std::max(decision.max_loss, vote.loss_sum / static_cast<double>(vote.elements));
   }
-  decision.loss = loss_sum / static_cast<double>(*elements);
-  decision.gradient_factor = divisor / static_cast<double>(*elements);
+  decision.loss = loss_sum / *elements;
+  decision.gradient_factor = divisor / *elements;
   decision.gradient_norm *= decision.gradient_factor;
 }
 

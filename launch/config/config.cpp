@@ -305,6 +305,13 @@ std::string config_help(const Config& config, const std::string& program) {
   return text + "\nother: --help, --print-config (the merged settings as TOML, and where each came from)\n";
 }
 
+// A value of JSON is one of TOML, but for DEL, which JSON leaves as it is.
+static std::string toml_of(const nlohmann::json& value) {
+  auto text = value.dump();
+  for (auto at = text.find('\x7f'); at != std::string::npos; at = text.find('\x7f', at)) text.replace(at, 1, "\\u007f");
+  return text;
+}
+
 std::string config_to_toml(const Config& config) {
   std::string text, section;
   const auto line = [&](const std::string& name, const std::string& value) {
@@ -315,10 +322,10 @@ std::string config_to_toml(const Config& config) {
   for (const auto& field : config_fields()) {
     if (section != field.section)
       text += std::string(section.empty() ? "" : "\n") + "[" + (section = field.section) + "]\n";
-    line(field.name, json_of(config, field).dump());
+    line(field.name, toml_of(json_of(config, field)));
   }
   if (!config.declared.empty()) text += "\n[program]\n";
-  for (const auto& [name, declared] : config.declared) line(name, json_of(declared.value).dump());
+  for (const auto& [name, declared] : config.declared) line(name, toml_of(json_of(declared.value)));
   return text;
 }
 

@@ -28,6 +28,23 @@ Facts facts_of(ErrorCode code) noexcept {
   return index < std::size(kFacts) ? kFacts[index] : Facts{"unknown", 70};
 }
 
+// One line, whatever text of a file or a name of another's is in it; a NUL would end what(). UTF-8 stays.
+std::string in_one_line(const std::string& text) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      line += c;
+    } else if (c == '\n' || c == '\t') {
+      line += c == '\n' ? "\\n" : "\\t";
+    } else {
+      line += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return line;
+}
+
 }  // namespace
 
 std::string_view to_string(ErrorCode code) noexcept { return facts_of(code).name; }
@@ -48,7 +65,7 @@ std::string ErrorReport::to_string() const {
   if (!operation.empty()) line += (line.empty() ? "" : ": ") + operation;
   line += (line.empty() ? "" : ": ") + (cause.empty() ? std::string(troupe::to_string(code)) : cause);
   if (!remedy.empty()) line += "; " + remedy;
-  return line;
+  return in_one_line(line);
 }
 
 Error::Error(ErrorReport report) : std::runtime_error(report.to_string()), report_(std::move(report)) {}

@@ -99,11 +99,11 @@ for i, data in enumerate([idx(0x803, [2, 3, 3], bytes(18)), idx(0x801, [4], byte
 for i, data in enumerate([bytes(3073), b"\x0a" + bytes(3072), bytes(3072), b"", bytes(3073 * 3)]):
     seed("datasets", f"cifar{i}", b"\1" + data)
 for i, data in enumerate(["a,b,label\n1,2,0\n3,4,1\n5,6,0\n7,8,1\n9,10,0\n", "1,2\n3\n", "", "1e400,0\n", "1,-1\n", "1,0.5\n", "x,y\n", "1,2,\n", "\0", "1;2\n",
-                          "nan,1\n" * 6, "1" * 5000 + ",1\n"]):
+                          "nan,1\n" * 6, "1" * 5000 + ",1\n", '1,2\n3,"x\ny"z\n\0']):
     seed("datasets", f"csv{i}", b"\2" + data.encode())
 
 for parameters in (0, 1, 7, 64):
-    for fill in (0, 1, 255):
+    for fill in (0, 1, 127, 255):
         seed("votes", f"{parameters}-{fill}", bytes([parameters]) + bytes([fill]) * 600)
 
 
@@ -273,7 +273,7 @@ JPEG = base64.b64decode(
     "AAAAAAAAAAAAAAAAAAAAAP/EABQRAQAAAAAAAAAAAAAAAAAAAAD/2gAMAwEAAhEDEQA/ALlrEJaxAAf/2Q==")  # 9x7, written by Pillow
 for i, data in enumerate([JPEG, JPEG[:200], png(9, 7), png(60_000, 60_000, data=b""), png(3, 2)[:40], png(4, 4, 16, 6, bytes(4 * 33)), b"GIF89a", b""]):
     seed("pictures", f"picture{i}", b"\0" + data)
-for i, text in enumerate(["a-{000..003}.tar", "{a,b}{1..2}", "{1..", "{2..1}", "{0..99999999999999999999}"]):
+for i, text in enumerate(["a-{000..003}.tar", "{a,b}{1..2}", "{1..", "{2..1}", "{0..99999999999999999999}", "{a\n\0,{b"]):
     seed("pictures", f"braces{i}", b"\1" + text.encode())
 good = tar(("a.jpg", JPEG), ("a.cls", b"1"), ("b.png", png(9, 7)), ("b.cls", b"0"))
 for i, data in enumerate([good, good[:1000], good[:512], b"", tar(("a.jpg", JPEG)), tar(("x" * 300 + ".jpg", JPEG), ("x" * 300 + ".cls", b"1")), good[:124] + b"\x80" + b"\xff" * 11 + good[136:],

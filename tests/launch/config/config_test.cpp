@@ -64,7 +64,7 @@ TEST_CASE(
 
 TEST_CASE("[T04] what --print-config writes reads back equal") {
   testing::ScratchDirectory folder;
-  const auto config = parse({"--lr", "0.1", "--resume", "a \"quoted\" path", "--seed", "18", "--use_amp"});
+  const auto config = parse({"--lr", "0.1", "--resume", "a \"quoted\" path\n\x7f\x7f", "--seed", "18", "--use_amp"});
   std::ofstream(folder / "x.toml") << config_to_toml(config);
   const auto back = parse({"--config", folder / "x.toml"});
   CHECK(config_hash(back) == config_hash(config));
