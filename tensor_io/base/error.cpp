@@ -28,11 +28,13 @@ Facts facts_of(ErrorCode code) noexcept {
   return index < std::size(kFacts) ? kFacts[index] : Facts{"unknown", 70};
 }
 
-// One line, whatever text of a file or a name of another's is in it; a NUL would end what(). UTF-8 stays.
-std::string in_one_line(const std::string& text) {
+// One line, not too long, whatever text of a file or a name of another's is in it; a NUL would end what(). UTF-8 stays.
+std::string in_one_line(const std::string& text, std::size_t most) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string line;
   for (const char c : text) {
+    if (line.size() >= most && (static_cast<unsigned char>(c) & 0xc0) != 0x80)
+      return line + "... (" + std::to_string(text.size()) + " bytes)";
     const auto byte = static_cast<unsigned char>(c);
     if (byte >= 0x20 && byte != 0x7f) {
       line += c;
@@ -61,11 +63,14 @@ std::string ErrorReport::to_string() const {
   if (rank >= 0) add("rank " + std::to_string(rank));
   if (!actor.empty()) add(actor);
   if (step >= 0) add("step " + std::to_string(step));
-  std::string line = who;
-  if (!operation.empty()) line += (line.empty() ? "" : ": ") + operation;
-  line += (line.empty() ? "" : ": ") + (cause.empty() ? std::string(troupe::to_string(code)) : cause);
-  if (!remedy.empty()) line += "; " + remedy;
-  return in_one_line(line);
+  constexpr std::size_t kLong = 2000, kShort = 800;
+  std::string line = in_one_line(who, kShort);
+
+  if (!operation.empty()) line += (line.empty() ? "" : ": ") + in_one_line(operation, kShort);
+  line +=
+      (line.empty() ? "" : ": ") + (cause.empty() ? std::string(troupe::to_string(code)) : in_one_line(cause, kLong));
+  if (!remedy.empty()) line += "; " + in_one_line(remedy, kShort);
+  return line;
 }
 
 Error::Error(ErrorReport report) : std::runtime_error(report.to_string()), report_(std::move(report)) {}
