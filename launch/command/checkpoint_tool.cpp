@@ -212,7 +212,7 @@ int checkpoint_command(const std::vector<std::string>& words) {
   if (help) return std::fputs(kHelp, stdout), 0;
   static const std::map<std::string, std::size_t> kPlaces{{"ls", 1}, {"inspect", 1}, {"verify", 1}, {"convert", 2}};
   if (places.empty()) return std::fputs(kHelp, stderr), 2;
-  const auto verb = places[0];
+  const auto& verb = places[0];
   const auto known = kPlaces.find(verb);
   if (known == kPlaces.end()) {
     const auto near = nearest_name(verb, {"ls", "inspect", "verify", "convert"});

@@ -19,6 +19,8 @@
 #include "launch/doctor/doctor.hpp"
 #include "launch/doctor/doctor_ranks.hpp"
 #include "launch/hosts/slurm.hpp"
+#include "launch/jobs/detached_launch.hpp"
+#include "launch/jobs/jobs_command.hpp"
 #include "launch/launcher/coordinator_process.hpp"
 #include "launch/launcher/launch_plan.hpp"
 #include "launch/launcher/launcher.hpp"
@@ -39,6 +41,7 @@ constexpr const char* kLaunchHelp =
     "  --ssh-config FILE      for ssh's -F;  --remote-troupe PATH: our command on the hosts;  --address A: where to "
     "listen\n"
     "  --slurm                the hosts of the Slurm job around this; --nproc-per-node N: ranks of each node\n"
+    "  --detach               returns once all ranks have begun; `troupe attach` shows the job again, and stops it\n"
     "  --dry-run              prints which ranks would run on which host, and starts nothing\n"
     "  --nnodes N|MIN:MAX --node-rank K --nproc-per-node N --master-addr A --master-port P   the same command typed on "
     "each node;\n"
@@ -104,6 +107,8 @@ constexpr const char* kHelp =
     "  report [RUN] [--baseline RUN]                          a page about a run: where its time went, failures, "
     "advice (RUN/report.html)\n"
     "  top [RUN | --port N]                                   follows a run in a terminal\n"
+    "  ps                                                     your jobs on this host\n"
+    "  attach [RUN]                                           shows a job of launch --detach again, and stops it\n"
     "  keys DIR [NODES]                                       makes a job's keys, to be copied to every node (launch "
     "--nnodes --keys)\n"
     "  config dump [--config FILE] [--name value ...]         the merged settings as TOML, and where each came from\n"
@@ -161,7 +166,7 @@ int launch(const std::vector<std::string>& words) {
   auto& recovery = options.recovery;
   std::optional<int> nproc, min_ranks;
   std::optional<std::chrono::milliseconds> last_call;
-  bool no_recovery = false, slurm = false, dry_run = false, help = false, standalone = false;
+  bool no_recovery = false, slurm = false, dry_run = false, help = false, standalone = false, detach = false;
   const auto read_hosts = [&](const std::string&, const std::string& value) {
     options.hosts = std::filesystem::exists(value) ? troupe::read_host_file(value) : troupe::parse_host_flag(value);
   };
@@ -208,6 +213,7 @@ int launch(const std::vector<std::string>& words) {
                           {"--no-recovery", &no_recovery},
                           {"--slurm", &slurm},
                           {"--dry-run", &dry_run},
+                          {"--detach", &detach},
                           {"--help", &help}},
                          "troupe launch");
   if (help) return std::fputs(kLaunchHelp, stdout), 0;
@@ -261,7 +267,7 @@ int launch(const std::vector<std::string>& words) {
     throw troupe::Error(troupe::ErrorCode::usage, "launch", "which program?", "troupe launch --nproc 2 ./train");
   if (dry_run) return std::fputs(troupe::launch_plan(options).c_str(), stdout), 0;
   options.troupe_program = own_path();
-  return troupe::launch(options);
+  return detach ? troupe::launch_detached(options) : troupe::launch(options);
 }
 
 int coordinate(const std::vector<std::string>& words) {
@@ -352,11 +358,13 @@ int run(const std::vector<std::string>& words) {
   if (verb == "checkpoint") return become("troupe-checkpoint", rest);
   if (verb == "report") return troupe::report_command(rest);
   if (verb == "top") return troupe::top_command(rest);
+  if (verb == "ps") return troupe::ps_command(rest);
+  if (verb == "attach") return troupe::attach_command(rest);
   if (verb == "config") return configuration(rest);
   if (verb == "new") return troupe::new_project_command(rest, own_path());
   if (verb == "completion") return completion(rest);
   const auto near = troupe::nearest_name(verb, {"launch", "doctor", "keys", "coordinator", "checkpoint", "config",
-                                                "report", "top", "new", "completion", "help"});
+                                                "report", "top", "ps", "attach", "new", "completion", "help"});
   throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + troupe::displayable(verb) + "'",
                       near.empty() ? "see troupe --help" : "did you mean " + near + "?");
 }

@@ -63,6 +63,7 @@ class HostLauncher {
     if (key_maker_) keys = key_maker_->keys_for("launcher");
     (void)find_program(options_.command[0]);
     lock_.take();
+    if (options_.on_run_folder) options_.on_run_folder(run_.folder);
     const CoordinatorProcessOptions process{.run = run_,
                                             .world_size = world_size_,
                                             .recovery = options_.recovery,

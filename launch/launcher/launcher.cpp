@@ -125,8 +125,10 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
   std::optional<CoordinatorChild> coordinator;
   if (ranks.node_rank > 0) {
     if (const int signal = join_run(ranks, keys, signals); signal != 0) return {128 + signal, {}};
+    if (options.on_run_folder) options.on_run_folder(ranks.run.folder);
   } else {
     lock.take();
+    if (options.on_run_folder) options.on_run_folder(ranks.run.folder);
     if (!alone) note_loopback_name(options.master_addr, ranks.coordinator_host);
     const CoordinatorProcessOptions process{.run = ranks.run,
                                             .world_size = ranks.world_size,

@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ struct LauncherOptions {
   int min_nnodes = 0;                     ///< as few are enough to begin, the others may join later; 0: all
   std::string master_addr = "127.0.0.1";  ///< ... where node 0 is
   int master_port = 29500;
+  /// Called once the run's folder is this job's, before a rank starts; again where the job begins anew. May be empty.
+  std::function<void(const std::string& folder)> on_run_folder;
 };
 
 /// Starts a coordinator and the ranks, here or through an agent on each host; shows their output with the rank before

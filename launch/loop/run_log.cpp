@@ -15,6 +15,7 @@
 #include "launch/observe/mlflow_sink.hpp"
 #include "launch/observe/run_info.hpp"
 #include "launch/observe/run_warnings.hpp"
+#include "launch/run/run_file.hpp"
 #include "launch/run/run_identity.hpp"
 #include "launch/run/run_lock.hpp"
 #include "tensor_io/files/file_layer.hpp"

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launch/process/displayable.hpp"
+#include "launch/run/run_file.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -16,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uintmax_t kMaxMetrics = std::uintmax_t{1} << 30, kMaxFacts = 1 << 20;
+constexpr std::uintmax_t kMaxMetrics = std::uintmax_t{1} << 30;
 
 void read_lines(const std::string& path, RunHistory& run) {
   std::error_code failure;
@@ -51,19 +52,10 @@ void read_lines(const std::string& path, RunHistory& run) {
   run.records = std::move(lines).take();
 }
 
-std::string text_of(const nlohmann::json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
-void read_facts(const std::string& path, RunHistory& run) {
-  std::error_code failure;
-  if (!fs::is_regular_file(path, failure))
+void read_facts(const std::string& folder, RunHistory& run) {
+  if (read_run_json(folder).empty())
     return void(run.remarks.emplace_back("There is no run.json: what was run is not known."));
-  if (fs::file_size(path, failure) > kMaxFacts)
-    return void(run.remarks.emplace_back("run.json is longer than 1 MiB, and was not read."));
-  std::ifstream file(path);
-  const auto entry = nlohmann::json::parse(file, nullptr, false);
+  const auto entry = run_facts(folder);
   if (!entry.is_object()) return void(run.remarks.emplace_back("run.json can't be read: what was run is not known."));
   auto& facts = run.facts;
   facts.job_id = text_of(entry, "job_id");
@@ -105,7 +97,7 @@ RunHistory read_run(const std::string& folder) {
   RunHistory run;
   run.folder = folder;
   read_lines(folder + "/metrics.jsonl", run);
-  read_facts(folder + "/run.json", run);
+  read_facts(folder, run);
   return run;
 }
 

@@ -3,16 +3,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include <nlohmann/json.hpp>
 
 namespace troupe {
 namespace {
-
-constexpr std::uintmax_t kLargest = 1 << 20;
 
 // To the millisecond: the newest of several runs is found by it.
 std::string utc_now() {
@@ -59,16 +54,6 @@ std::string to_json(const RunRecord& record, const Config& config, const std::st
                                    {"config_hash", config_hash(config)},
                                    {"config", nlohmann::ordered_json::parse(config_to_json(config))}};
   return run.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
-std::string read_run_json(const std::string& folder) {
-  std::error_code failure;
-  const auto path = std::filesystem::path(folder) / "run.json";
-  if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, failure)) ||
-      std::filesystem::file_size(path, failure) > kLargest)
-    return {};
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 }  // namespace troupe

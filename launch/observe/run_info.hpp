@@ -24,7 +24,5 @@ struct RunRecord {
 /// run.json: schema, start in UTC, the record, the whole config with its hash, and the seeds. `earlier`: what lay
 /// there, whose start and lives stay if it is of the same run.
 std::string to_json(const RunRecord& record, const Config& config, const std::string& earlier = {});
-/// A folder's run.json; empty where there is none that could be read.
-std::string read_run_json(const std::string& folder);
 
 }  // namespace troupe

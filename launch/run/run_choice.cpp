@@ -1,4 +1,5 @@
 #include "launch/run/run_choice.hpp"
+// X
 
 #include <algorithm>
 #include <cctype>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launch/process/displayable.hpp"
+#include "launch/run/run_file.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 
@@ -17,22 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uintmax_t kLargestFile = 16 << 20;  // of a run.json, of a manifest
 constexpr const char* kCheckpoints = "checkpoints";
 constexpr const char* kStartOne = "leave --resume out to start one";
-
-nlohmann::json read_json(const fs::path& path) {
-  std::error_code failure;
-  if (!fs::is_regular_file(path, failure) || fs::file_size(path, failure) > kLargestFile) return {};
-  std::ifstream file(path);
-  return nlohmann::json::parse(file, nullptr, false);
-}
-
-std::string text_of(const nlohmann::json& object, const char* key) {
-  if (!object.is_object()) return {};
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
 
 bool has_checkpoints(const std::string& folder) {
   try {
@@ -48,7 +36,7 @@ struct EarlierRun {
 };
 
 std::optional<EarlierRun> run_in(const std::string& folder) {
-  const auto facts = read_json(fs::path(folder) / "run.json");
+  const auto facts = run_facts(folder);
   EarlierRun run{text_of(facts, "run_id"), folder, {}, text_of(facts, "started")};
   if (facts.is_object() && facts.contains("lives") && facts["lives"].is_array() && !facts["lives"].empty())
     run.started = text_of(facts["lives"].back(), "started");
@@ -127,9 +115,9 @@ class Chooser {
 
   // A checkpoint, or a folder of them: says itself which run it is of.
   RunChoice of_checkpoints(const std::string& path, const std::string& folder, const std::string& resume) const {
-    auto manifest = read_json(fs::path(path) / "manifest.json");
+    auto manifest = read_json_file(fs::path(path) / "manifest.json");
     if (manifest.is_null() && has_checkpoints(folder))
-      manifest = read_json(fs::path(list_checkpoints(folder).back().path) / "manifest.json");
+      manifest = read_json_file(fs::path(list_checkpoints(folder).back().path) / "manifest.json");
     const auto metadata = manifest.is_object() ? manifest.value("metadata", nlohmann::json()) : nlohmann::json();
     auto id = text_of(metadata, "run");
     if (id.empty()) id = text_of(metadata, "job");  // of an older version

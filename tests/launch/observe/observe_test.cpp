@@ -25,6 +25,7 @@
 #include "launch/observe/mlflow_sink.hpp"
 #include "launch/observe/run_info.hpp"
 #include "launch/observe/trace_file.hpp"
+#include "launch/run/run_file.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/files/file_layer.hpp"
 #include "tests/support/python_tool.hpp"

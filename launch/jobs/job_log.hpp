@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace troupe {
+
+/// What a detached launcher prints, in the run's folder.
+std::string job_log_of(const std::string& folder);
+/// The log's last line: how the launcher ended.
+std::string end_line(int exit_code);
+
+/// Shows on standard output what a job's log gets. One thread.
+class JobLog {
+ public:
+  /// From byte `begin` on.
+  JobLog(std::string path, std::uint64_t begin) : path_(std::move(path)), next_(begin) {}
+  /// From its last `lines` lines on.
+  static JobLog last_lines(const std::string& path, int lines);
+
+  void show_new();
+  /// The exit code, if the last line that was shown is an end_line.
+  std::optional<int> exit_code() const;
+
+ private:
+  std::string path_, last_;
+  std::uint64_t next_ = 0;
+};
+
+}  // namespace troupe

@@ -1,0 +1,161 @@
+#include "launch/jobs/jobs_command.hpp"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+
+#include "launch/config/command_flags.hpp"
+#include "launch/jobs/job_log.hpp"
+#include "launch/jobs/living_jobs.hpp"
+#include "launch/observe/run_folder.hpp"
+#include "launch/process/displayable.hpp"
+#include "launch/run/run_file.hpp"
+#include "launch/run/run_identity.hpp"
+#include "tensor_io/base/error.hpp"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kPsHelp =
+    "usage: troupe ps\n"
+    "\n"
+    "This user's jobs on this host: the run's folder, the launcher's process, since when, ranks, steps done, the "
+    "command.\n"
+    "\n"
+    "example: troupe ps\n";
+
+constexpr const char* kAttachHelp =
+    "usage: troupe attach [RUN] [--lines N]\n"
+    "\n"
+    "Shows what a job prints that was started with `troupe launch --detach`, until it ends, or how it has ended; the "
+    "exit\n"
+    "code is the job's.\n"
+    "Ctrl-C stops the job as at its own terminal: it finishes the step and saves. Ctrl-\\ leaves it alone.\n"
+    "\n"
+    "  RUN        the run's folder (runs/latest)\n"
+    "  --lines N  how much to show of what it has printed already (20)\n"
+    "\n"
+    "example: troupe attach runs/latest\n";
+
+std::string since_text(std::chrono::system_clock::time_point since) {
+  const auto seconds = std::chrono::system_clock::to_time_t(since);
+  std::tm local{};
+  ::localtime_r(&seconds, &local);
+  std::array<char, 32> text{};
+  return {text.data(), std::strftime(text.data(), text.size(), "%m-%d %H:%M", &local)};
+}
+
+// As it can be typed here.
+std::string shown(const std::string& folder) {
+  std::error_code failure;
+  const auto here = fs::current_path(failure).string() + "/";
+  return displayable(folder.starts_with(here) ? folder.substr(here.size()) : folder, 200);
+}
+
+std::string ranks_of(const std::string& folder) {
+  const auto run = run_facts(folder);
+  const auto found = run.is_object() ? run.find("world_size") : run.end();
+  return found != run.end() && found->is_number_unsigned() ? std::to_string(found->get<std::uint64_t>()) : "-";
+}
+
+std::string steps_of(const std::string& folder) {
+  try {
+    return std::to_string(read_run(folder).records.back().step);
+  } catch (const Error&) {  // it has none yet
+    return "-";
+  }
+}
+
+}  // namespace
+
+int ps_command(const std::vector<std::string>& words) {
+  bool help = false;
+  if (!read_words(words, {{"--help", &help}, {"-h", &help}}, "troupe ps").empty())
+    throw Error(ErrorCode::usage, "troupe ps", "it takes no words", "see troupe ps --help");
+  if (help) return std::fputs(kPsHelp, stdout), 0;
+  std::vector<std::array<std::string, 6>> rows{{"RUN", "PROCESS", "SINCE", "RANKS", "STEPS", "COMMAND"}};
+  for (const auto& job : living_jobs()) {
+    std::string command;
+    for (const auto& word : job.command) command += command.empty() ? fs::path(word).filename().string() : " " + word;
+    rows.push_back({shown(job.folder), std::to_string(job.process), since_text(job.since), ranks_of(job.folder),
+                    steps_of(job.folder), displayable(command, 100)});
+  }
+  if (rows.size() == 1) return std::puts("no job of yours runs on this host"), 0;
+  std::array<std::size_t, 6> widths{};
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t c = 0; c + 1 < row.size(); ++c) line += row[c] + std::string(widths[c] - row[c].size() + 2, ' ');
+    std::puts((line + row.back()).c_str());
+  }
+  return 0;
+}
+
+int attach_command(const std::vector<std::string>& words) {
+  bool help = false;
+  int lines = 20;
+  const auto read_lines = [&lines](const std::string& flag, const std::string& text) {
+    lines = text.find_first_not_of("0123456789") == std::string::npos && !text.empty() && text.size() < 7
+                ? std::stoi(text)
+                : throw Error(ErrorCode::usage, flag, "'" + displayable(text) + "' is no number of lines");
+  };
+  const auto runs = read_words(words, {{"--lines", read_lines}, {"--help", &help}, {"-h", &help}}, "troupe attach");
+  if (help) return std::fputs(kAttachHelp, stdout), 0;
+  if (runs.size() > 1) throw Error(ErrorCode::usage, "troupe attach", "it takes one RUN", "see troupe attach --help");
+  const std::string run = runs.empty() ? std::string(kRunsFolder) + "/latest" : runs[0];
+  std::error_code failure;
+  const auto folder = fs::canonical(run, failure).string();
+  const auto jobs = living_jobs();
+  const auto job = std::find_if(jobs.begin(), jobs.end(), [&](const auto& j) { return j.folder == folder; });
+  const auto path = job_log_of(folder);
+  auto log = JobLog::last_lines(path, lines);
+  if (!failure && job == jobs.end() && fs::exists(path, failure)) {
+    log.show_new();
+    if (const auto code = log.exit_code()) return *code;
+  }
+  if (failure || job == jobs.end())
+    throw Error(ErrorCode::unavailable, displayable(run, 200), "no job of yours on this host has this folder",
+                "troupe ps lists them; `troupe report " + displayable(run, 200) + "` is about a run that is over");
+  if (!job->launched || !fs::exists(path, failure))
+    throw Error(ErrorCode::usage, displayable(run, 200), "its job prints to the terminal that it was started in",
+                "troupe top " + displayable(run, 200) + " follows it");
+
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::sigaddset(&signals, number);
+  ::sigprocmask(SIG_BLOCK, &signals, nullptr);
+  const int came = ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+  const int process = static_cast<int>(::syscall(SYS_pidfd_open, job->process, 0));
+  for (bool over = process < 0; !over;) {
+    std::array<pollfd, 2> fds{{{came, POLLIN, 0}, {process, POLLIN, 0}}};
+    ::poll(fds.data(), fds.size(), 100);
+    over = fds[1].revents != 0;
+    log.show_new();
+    signalfd_siginfo signal{};
+    if (over || ::read(came, &signal, sizeof signal) != sizeof signal) continue;
+    if (signal.ssi_signo != SIGINT) {
+      std::printf("troupe: the job goes on; `troupe attach %s` shows it again\n", displayable(run, 200).c_str());
+      return 0;
+    }
+    ::kill(job->process, SIGINT);
+  }
+  log.show_new();
+  if (const auto code = log.exit_code()) return *code;
+  throw Error(ErrorCode::unavailable, displayable(run, 200), "its launcher was killed, and with it the ranks",
+              "start again with --resume auto");
+}
+
+}  // namespace troupe

@@ -1,0 +1,132 @@
+// Jobs without a terminal: launch --detach, ps, attach.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "launch/jobs/job_log.hpp"
+#include "tests/support/launch.hpp"
+
+using namespace troupe;
+using testing::Finished;
+using testing::Launch;
+using testing::RunningProcess;
+
+namespace {
+
+const std::vector<std::string> kLong = {"--epochs", "100000", "--pause_ms", "5", "--log_interval", "5"};
+
+Finished attach(const std::filesystem::path& run) {
+  return RunningProcess({TROUPE_PROGRAM, "attach", run.string()}).finish();
+}
+
+// The line of `troupe ps` about this run.
+std::string listed(const std::filesystem::path& run) {
+  std::istringstream lines(RunningProcess({TROUPE_PROGRAM, "ps"}).finish().output);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(run.string() + " ") != std::string::npos) return line;
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE(
+    "[L04] a detached job outlives its terminal, is listed, shown again and left alone, and stopped with a save") {
+  Launch launch(2, kLong, {"--detach"});
+  const auto run = std::filesystem::path(launch.folder() / "run");
+  const auto begun = launch.finish();
+  INFO(begun.output);
+  CHECK(begun.code == 0);
+  CHECK_THAT(begun.output, Catch::Contains("[rank 1] pid") && Catch::Contains("goes on without this terminal") &&
+                               Catch::Contains("troupe attach " + run.string()));
+  CHECK_THAT(listed(run), Catch::Contains(" 2 ") && Catch::Contains("troupe launch --nproc 2"));
+  struct stat log {};
+  REQUIRE(::stat(job_log_of(run.string()).c_str(), &log) == 0);
+  CHECK((log.st_mode & 0777) == 0600);
+
+  RunningProcess first({TROUPE_PROGRAM, "attach", run.string()});
+  CHECK(first.wait_for("step 5/"));
+  first.signal(SIGTERM);
+  const auto left = first.finish();
+  CHECK(left.code == 0);
+  CHECK_THAT(left.output, Catch::Contains("the job goes on"));
+  CHECK(!listed(run).empty());
+
+  RunningProcess second({TROUPE_PROGRAM, "attach", "--lines", "1", run.string()});
+  CHECK(second.wait_for("step "));
+  second.signal(SIGINT);
+  const auto stopped = second.finish();
+  INFO(stopped.output);
+  CHECK(stopped.code == 130);
+  CHECK_THAT(stopped.output, Catch::Contains("finishes its step and writes a checkpoint") &&
+                                 Catch::Contains("ended with exit code 130"));
+  CHECK(std::filesystem::exists(launch.folder() / "checkpoints"));
+  CHECK(listed(run).empty());
+  CHECK(testing::processes_of(run.string()).empty());
+
+  const auto after = attach(run);
+  CHECK(after.code == 130);
+  CHECK_THAT(after.output, Catch::Contains("stopped by a signal"));
+}
+
+TEST_CASE("[L04] a detached job that does not begin ends as one that has a terminal") {
+  Launch mistake(2, {"--epohs", "3"}, {"--detach"});
+  const auto refused = mistake.finish();
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.output, Catch::Contains("did you mean epochs?"));
+
+  Launch one(1, kLong, {"--detach"});
+  REQUIRE(one.finish().code == 0);
+  const auto run = std::filesystem::path(one.folder() / "run");
+  Launch other(1, kLong, {"--detach"}, {}, one.shared_folder());
+  const auto second = other.finish();
+  CHECK(second.code == 69);
+  CHECK_THAT(second.output, Catch::Contains("has this folder, and goes on"));
+  CHECK(!listed(run).empty());  // the first one does not mind
+  RunningProcess stop({TROUPE_PROGRAM, "attach", run.string()});
+  REQUIRE(stop.wait_for("[rank 0]"));
+  stop.signal(SIGINT);
+  CHECK(stop.finish().code == 130);
+}
+
+TEST_CASE("[L04] what can't be attached to is named, with the way on") {
+  testing::ScratchDirectory folder;
+  const auto nothing = attach(folder / "none");
+  CHECK(nothing.code == 69);
+  CHECK_THAT(nothing.output, Catch::Contains("no job of yours on this host has this folder; troupe ps lists them"));
+
+  Launch plain(1, kLong);
+  REQUIRE(plain.wait_for("step 5/"));
+  const auto run = std::filesystem::path(plain.folder() / "run");
+  CHECK(!listed(run).empty());
+  const auto terminal = attach(run);
+  CHECK(terminal.code == 2);
+  CHECK_THAT(terminal.output, Catch::Contains("prints to the terminal that it was started in; troupe top"));
+  plain.signal(SIGINT);
+  CHECK(plain.finish().code == 130);
+}
+
+TEST_CASE("[L04] a job's log is shown from its last lines on, and ends with the exit code") {
+  testing::ScratchDirectory folder;
+  const std::string path = folder / "launch.log";
+  const auto write = [&](const std::string& text) { std::ofstream(path, std::ios::app) << text; };
+  write("one\ntwo\nthree\n");
+  CHECK_FALSE(JobLog::last_lines(path, 2).exit_code());
+  auto log = JobLog(path, 0);
+  log.show_new();
+  CHECK_FALSE(log.exit_code());
+  write(end_line(75));
+  log.show_new();
+  CHECK_FALSE(log.exit_code());  // the line is not whole
+  write("\n");
+  log.show_new();
+  CHECK(log.exit_code() == std::optional(75));
+  write("[rank 0] troupe: ended with exit code 3\n");  // what a program prints is no end
+  log.show_new();
+  CHECK_FALSE(log.exit_code());
+}
