@@ -105,9 +105,13 @@ int NodeAgent::verdict() {
   if (at_once_ != 0) return say_ended_at_once(at_once_), 128 + stop_signal_;
   const auto& failures = processes_.failures();
   const bool ended_by_us = end_by_ && Clock::now() > *end_by_;
+  // Its ranks have saved and say why it can't go on, as the coordinator does: none of them failed.
+  const bool parks =
+      over_ && (over_->exit_code == exit_code(ErrorCode::parked) || over_->report.code == ErrorCode::parked);
   const RankProcesses::Ended* root = nullptr;
   for (const auto& ended : failures) {
     const int code = exit_code_of_wait_status(ended.wait_status);
+    if (parks && code == exit_code(ErrorCode::parked)) continue;
     if (stop_signal_ != 0 && code == 128 + stop_signal_) continue;
     // One that hung until we ended it is no reason.
     if (ended_by_us && &ended != &failures.front() && (code == 128 + SIGTERM || code == 128 + SIGKILL)) continue;
@@ -138,9 +142,9 @@ int NodeAgent::verdict() {
       describe_failure({root->slot, options_.host, how, root->log_path, root->last_line, mistake}, options_.nodes > 1)
           .c_str(),
       stderr);
-  if (!over_ || (over_->exit_code != 75 && over_->report.code != ErrorCode::parked)) return code;
+  if (!parks) return code;
   // It ended because of how that rank did, and with a code that says more.
-  if (over_->exit_code != 75) std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
+  std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
   return over_->exit_code;
 }
 

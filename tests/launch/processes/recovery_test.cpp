@@ -192,7 +192,9 @@ TEST_CASE("[L05] with too few ranks left the job saves and ends with exit code 7
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 75);
-  CHECK_THAT(done.output, Catch::Contains("the job needs 2"));
+  CHECK_THAT(done.output, Catch::Contains("the job ended: ") && Catch::Contains("the job needs 2") &&
+                              Catch::Contains("rank 1 on localhost failed: signal 9") &&
+                              !Catch::Contains("rank 0 on localhost failed") && Catch::Contains("--resume auto"));
   CHECK(load_checkpoint(launch.folder() / "checkpoints", "latest").state.step == 11);
 }
 
