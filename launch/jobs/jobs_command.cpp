@@ -147,7 +147,7 @@ int attach_command(const std::vector<std::string>& words) {
     signalfd_siginfo signal{};
     if (over || ::read(came, &signal, sizeof signal) != sizeof signal) continue;
     if (signal.ssi_signo != SIGINT) {
-      std::printf("troupe: the job goes on; `troupe attach %s` shows it again\n", displayable(run, 200).c_str());
+      std::printf("\ntroupe: the job goes on; `troupe attach %s` shows it again\n", displayable(run, 200).c_str());
       return 0;
     }
     ::kill(job->process, SIGINT);

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <sstream>
 
 #include "launch/run/run_file.hpp"
 
@@ -21,6 +22,22 @@ std::vector<std::string> command_of(const fs::path& process) {
   std::vector<std::string> words;
   for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
   return words;
+}
+
+// Clock ticks after the machine's start, the 22nd field of its stat (proc(5)); the second has the program's name in
+// parentheses. The folder's own time is when somebody first looked.
+std::chrono::system_clock::time_point start_of(const fs::path& process) {
+  std::ifstream file(process / "stat"), machine("/proc/stat");
+  std::string text, word;
+  std::getline(file, text);
+  std::istringstream fields(text.substr(text.rfind(')') + 1));
+  long long ticks = 0, boot = 0;
+  for (int field = 3; field < 22; ++field) fields >> word;
+  fields >> ticks;
+  while (machine >> word && word != "btime") {
+  }
+  machine >> boot;
+  return std::chrono::system_clock::from_time_t(boot + ticks / ::sysconf(_SC_CLK_TCK));
 }
 
 // The folder whose file `lock` the process has open.
@@ -53,8 +70,8 @@ std::vector<LivingJob> living_jobs() {
                           fs::read_symlink(entry->path() / "exe", gone).filename().string().starts_with("troupe");
     const auto folder = locked_folder(entry->path(), launched);
     if (!folder) continue;
-    const auto since = std::chrono::system_clock::from_time_t(facts.st_mtime);
-    jobs.push_back({static_cast<pid_t>(std::stol(name)), *folder, since, std::move(command), launched});
+    jobs.push_back(
+        {static_cast<pid_t>(std::stol(name)), *folder, start_of(entry->path()), std::move(command), launched});
   }
   std::sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) { return a.process < b.process; });
   std::stable_sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) { return a.since < b.since; });

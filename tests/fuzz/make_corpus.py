@@ -35,7 +35,7 @@ for i, text in enumerate([
         "[training]\nlr = nan", "[training]\nlr = inf", "[training]\nlr = 1e400", "[training]\nbatch_size = 9223372036854775808",
         "[training]\nbatch_size = -1", "x = " + "[" * 100_000, "x = \"" + "a" * 1_000_000 + "\"", "a = {b = {" * 20_000, "[training]\nlr = -inf\nbatch_size = 0", "schema_version = 99", "\xef\xbb\xbf[training]\r\nepochs = 2\r\n", "a\0b", "[a.b.c]\nd=1",
         "-batch_size=64", "-lr=1e-3", "-lr=1e400", "-use_amp=maybe", "-batch_size=", "-data=\xff", "-batch_s\nize=1", "--=1", "-=", "-bucket_cap_mb=-1", "-collective_timeout=0", "-collective_timeout=nan", "-num_workers=99999999999999999999",
-        "-checkpoint_dir=../../$(id)", "-run_dir=-rf", "-strategy=fsdp+ddp"]):
+        "-checkpoint_dir=../../$(id)", "-run_dir=-rf", "-strategy=fsdp+ddp", "-run_dir=caf\xe9", "-run_dir=a\x7f"]):
     seed("config", f"{i}", text)
 
 header = b"\0TRJL" + struct.pack("<I", 2)

@@ -80,10 +80,16 @@ TEST_CASE("[L04] a detached job that does not begin ends as one that has a termi
   CHECK(refused.code == 2);
   CHECK_THAT(refused.output, Catch::Contains("did you mean epochs?"));
 
-  Launch one(1, kLong, {"--detach"});
-  REQUIRE(one.finish().code == 0);
-  const auto run = std::filesystem::path(one.folder() / "run");
-  Launch other(1, kLong, {"--detach"}, {}, one.shared_folder());
+  // As a background job of a script starts it.
+  auto folder = std::make_shared<testing::ScratchDirectory>();
+  const auto run = std::filesystem::path(*folder / "run");
+  std::vector<std::string> words = {"sh",           "-c",         "trap '' INT HUP; exec \"$0\" \"$@\"",
+                                    TROUPE_PROGRAM, "launch",     "--detach",
+                                    "--run-dir",    run.string(), TROUPE_RANK_PROBE,
+                                    "--batch_size", "16"};
+  words.insert(words.end(), kLong.begin(), kLong.end());
+  REQUIRE(RunningProcess(words).finish().code == 0);
+  Launch other(1, kLong, {"--detach"}, {}, folder);
   const auto second = other.finish();
   CHECK(second.code == 69);
   CHECK_THAT(second.output, Catch::Contains("has this folder, and goes on"));
@@ -94,7 +100,10 @@ TEST_CASE("[L04] a detached job that does not begin ends as one that has a termi
   CHECK(stop.finish().code == 130);
 }
 
-TEST_CASE("[L04] what can't be attached to is named, with the way on") {
+TEST_CASE("[L04] what can't be detached or attached to is named, with the way on") {
+  const auto node = RunningProcess({TROUPE_PROGRAM, "launch", "--detach", "--nnodes", "2", TROUPE_RANK_PROBE}).finish();
+  CHECK(node.code == 2);
+  CHECK_THAT(node.output, Catch::Contains("--detach: each node of --nnodes has a command of its own"));
   testing::ScratchDirectory folder;
   const auto nothing = attach(folder / "none");
   CHECK(nothing.code == 69);

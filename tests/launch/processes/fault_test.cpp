@@ -196,6 +196,25 @@ bool knock(int port) {
 
 }  // namespace
 
+TEST_CASE("[L04] fault 43: a launcher that stands still holds up no rank") {
+  Launch launch(2, {"--epochs", "100000", "--log_interval", "1"}, {});
+  REQUIRE(launch.wait_for("step 8/"));
+  const auto records = [&] { return testing::proc_file(launch.folder() / "run" / "metrics.jsonl"); };
+  const auto count = [&] {
+    const auto text = records();
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  launch.signal(SIGSTOP);
+  const auto before = count();
+  CHECK(launch.wait_until(
+      [&] { return count() > before + 600; }));  // more lines than a pipe of Linux's size has room for
+  launch.signal(SIGCONT);
+  launch.signal(SIGINT);
+  const auto done = launch.finish();
+  CHECK(done.code == 130);
+  CHECK_THAT(done.output, !Catch::Contains("interrupted") && !Catch::Contains("killed"));
+}
+
 TEST_CASE(
     "[L05] fault 19: a stranger who knocks at the data ports in the middle of a job is refused, and no bit changes") {
   const std::vector<std::string> over_tcp{"--backend", "gloo", "--pause_ms", "10", "--batch_size", "12"};
