@@ -21,11 +21,12 @@ std::string read_small(const std::filesystem::path& path) {
 std::string read_run_json(const std::string& folder) { return read_small(std::filesystem::path(folder) / "run.json"); }
 
 nlohmann::json run_facts(const std::string& folder) {
-  return nlohmann::json::parse(read_run_json(folder), nullptr, false);
+  return read_json_file(std::filesystem::path(folder) / "run.json");
 }
 
 nlohmann::json read_json_file(const std::filesystem::path& path) {
-  return nlohmann::json::parse(read_small(path), nullptr, false);
+  const auto text = read_small(path);
+  return text.empty() ? nlohmann::json() : nlohmann::json::parse(text, nullptr, false);
 }
 
 std::string text_of(const nlohmann::json& object, const char* key) {

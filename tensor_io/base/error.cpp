@@ -69,7 +69,7 @@ std::string ErrorReport::to_string() const {
   if (!operation.empty()) line += (line.empty() ? "" : ": ") + in_one_line(operation, kShort);
   line +=
       (line.empty() ? "" : ": ") + (cause.empty() ? std::string(troupe::to_string(code)) : in_one_line(cause, kLong));
-  if (!remedy.empty()) line += "; " + in_one_line(remedy, kShort);
+  if (!remedy.empty()) line += "; " + in_one_line(remedy, std::string::npos);  // mostly lists of ours
   return line;
 }
 
