@@ -21,7 +21,7 @@ bool SnapshotSchedule::went_back() {
   auto* snapshots = core_.capability<Snapshots>();
   const auto restored = snapshots == nullptr ? std::nullopt : snapshots->take_restored();
   if (!restored) return false;
-  read_bounded_json(restored->note, "the note of a snapshot", [this](const nlohmann::json& note) {
+  read_bounded_json(restored->note, "the note of a snapshot", {}, [this](const nlohmann::json& note) {
     core_.loss_scaler.load(note.at("loss_scale").get<double>(),
                            note.at("loss_scale_growth_tracker").get<std::int64_t>());
   });

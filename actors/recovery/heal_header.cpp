@@ -33,7 +33,7 @@ std::string HealHeader::to_text() const {
 
 HealHeader HealHeader::of(std::string_view text) {
   double tracker = 0;
-  auto header = read_bounded_json(text, kHeader, [&tracker](const nlohmann::json& root) {
+  auto header = read_bounded_json(text, kHeader, {.depth = 3}, [&tracker](const nlohmann::json& root) {
     tracker = root.at("growth_tracker").get<double>();
     return HealHeader{root.at("strategy").get<StateTexts>(), root.at("notes").get<StateTexts>(),
                       root.at("loss_scale").get<double>(), 0};
@@ -54,7 +54,7 @@ std::string shapes_of(const NamedTensors& tensors) {
 }
 
 NamedTensors zeros_of_shapes(std::string_view text, std::int64_t most) {
-  return read_bounded_json(text, kHeader, [most](const nlohmann::json& shapes) mutable {
+  return read_bounded_json(text, kHeader, {.depth = 4}, [most](const nlohmann::json& shapes) mutable {
     if (!shapes.is_array()) refuse("no list of tensors");
     NamedTensors tensors;
     for (const auto& entry : shapes) {

@@ -245,7 +245,7 @@ int launch(const std::vector<std::string>& words) {
     throw troupe::Error(troupe::ErrorCode::usage, "--keys", "only a job of --nnodes is given its keys",
                         "leave it out: the launcher makes them");
   if (detach && options.nnodes > 1)
-    throw troupe::Error(troupe::ErrorCode::usage, "--detach", "each node of --nnodes has a command of its own",
+    throw troupe::Error(troupe::ErrorCode::usage, "--detach", "each node of --nnodes has its own command",
                         "leave it out, and let a service or Slurm run them; with --hosts one command starts all nodes");
   if (options.nnodes > 0 && options.node_rank >= options.nnodes)
     throw troupe::Error(troupe::ErrorCode::usage, "--node-rank",

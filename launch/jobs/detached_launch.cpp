@@ -68,7 +68,8 @@ void leave_terminal(const std::string& folder, int told) {
 
 int launch_in_background(LauncherOptions options, int told) {
   ::setsid();
-  for (const int number : {SIGINT, SIGHUP}) ::signal(number, SIG_DFL);  // `attach` stops it, whoever has started it
+  for (const int number : {SIGINT, SIGHUP})
+    ::signal(number, SIG_DFL);  // a script's background job ignores them, and `attach` stops it by one
   if (const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC); nothing >= 0) replace(0, nothing);
   bool detached = false;
   options.on_run_folder = [&](const std::string& folder) {

@@ -116,6 +116,7 @@ int attach_command(const std::vector<std::string>& words) {
   if (help) return std::fputs(kAttachHelp, stdout), 0;
   if (runs.size() > 1) throw Error(ErrorCode::usage, "troupe attach", "it takes one RUN", "see troupe attach --help");
   const std::string run = runs.empty() ? std::string(kRunsFolder) + "/latest" : runs[0];
+  const auto name = displayable(run, 200);
   std::error_code failure;
   const auto folder = fs::canonical(run, failure).string();
   const auto jobs = living_jobs();
@@ -127,11 +128,11 @@ int attach_command(const std::vector<std::string>& words) {
     if (const auto code = log.exit_code()) return *code;
   }
   if (failure || job == jobs.end())
-    throw Error(ErrorCode::unavailable, displayable(run, 200), "no job of yours on this host has this folder",
-                "troupe ps lists them; `troupe report " + displayable(run, 200) + "` is about a run that is over");
+    throw Error(ErrorCode::unavailable, name, "no job of yours on this host has this folder",
+                "troupe ps lists them; `troupe report " + name + "` is about a run that is over");
   if (!job->launched || !fs::exists(path, failure))
-    throw Error(ErrorCode::usage, displayable(run, 200), "its job prints to the terminal that it was started in",
-                "troupe top " + displayable(run, 200) + " follows it");
+    throw Error(ErrorCode::usage, name, "its job prints to the terminal that it was started in",
+                "troupe top " + name + " follows it");
 
   sigset_t signals;
   ::sigemptyset(&signals);
@@ -147,14 +148,14 @@ int attach_command(const std::vector<std::string>& words) {
     signalfd_siginfo signal{};
     if (over || ::read(came, &signal, sizeof signal) != sizeof signal) continue;
     if (signal.ssi_signo != SIGINT) {
-      std::printf("\ntroupe: the job goes on; `troupe attach %s` shows it again\n", displayable(run, 200).c_str());
+      std::printf("\ntroupe: the job goes on; `troupe attach %s` shows it again\n", name.c_str());
       return 0;
     }
     ::kill(job->process, SIGINT);
   }
   log.show_new();
   if (const auto code = log.exit_code()) return *code;
-  throw Error(ErrorCode::unavailable, displayable(run, 200), "its launcher was killed, and with it the ranks",
+  throw Error(ErrorCode::unavailable, name, "its launcher was killed, and with it the ranks",
               "start again with --resume auto");
 }
 

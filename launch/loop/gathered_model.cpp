@@ -23,7 +23,7 @@ nlohmann::json to_json(const std::vector<TensorPart>& parts) {
 
 // Without their values.
 std::vector<TensorPart> parts_of(const std::string& text) {
-  return read_bounded_json(text, "the parts of the model that a rank has", [](const nlohmann::json& list) {
+  return read_bounded_json(text, "the parts of the model that a rank has", {}, [](const nlohmann::json& list) {
     std::vector<TensorPart> parts;
     for (const auto& entry : list) {
       TensorPart part;

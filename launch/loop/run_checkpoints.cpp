@@ -86,7 +86,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
     }
   }
   const auto text = communicator.broadcast_bytes(words_of(header), 0, "checkpoint");
-  auto choice = read_bounded_json(text, "the checkpoints that rank 0 found", [](const nlohmann::json& found) {
+  auto choice = read_bounded_json(text, "the checkpoints that rank 0 found", {}, [](const nlohmann::json& found) {
     if (found.contains("code")) throw from_json(found);
     CheckpointChoice all{found.at("paths"), {}, found.at("asked")};
     for (const auto& entry : found.at("refused")) all.refused.push_back({entry.at(0), entry.at(1)});
@@ -125,7 +125,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
     std::optional<Error> refusal;
     for (std::size_t rank = 0; rank < outcomes.size() && !refusal; ++rank) {
       refusal =
-          read_bounded_json(outcomes[rank], "a rank's word on the checkpoint", [rank](const nlohmann::json& word) {
+          read_bounded_json(outcomes[rank], "a rank's word on the checkpoint", {}, [rank](const nlohmann::json& word) {
             return word.contains("code") ? std::optional(from_json(word, static_cast<int>(rank))) : std::nullopt;
           });
     }

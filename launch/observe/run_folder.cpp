@@ -54,7 +54,8 @@ void read_lines(const std::string& path, RunHistory& run) {
 
 void read_facts(const std::string& folder, RunHistory& run) {
   if (read_run_json(folder).empty())
-    return void(run.remarks.emplace_back("There is no run.json: what was run is not known."));
+    return void(
+        run.remarks.emplace_back("There is no run.json that is a file of at most 1 MiB: what was run is not known."));
   const auto entry = run_facts(folder);
   if (!entry.is_object()) return void(run.remarks.emplace_back("run.json can't be read: what was run is not known."));
   auto& facts = run.facts;

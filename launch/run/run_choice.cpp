@@ -1,5 +1,4 @@
 #include "launch/run/run_choice.hpp"
-// X
 
 #include <algorithm>
 #include <cctype>

@@ -6,26 +6,28 @@
 namespace troupe {
 namespace {
 
-std::string read_small(const std::filesystem::path& path) {
-  constexpr std::uintmax_t kLargest = 16 << 20;
+std::string read_small(const std::filesystem::path& path, std::uintmax_t most) {
   std::error_code failure;
-  if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, failure)) ||
-      std::filesystem::file_size(path, failure) > kLargest)
-    return {};
+  if (!std::filesystem::is_regular_file(path, failure) || std::filesystem::file_size(path, failure) > most) return {};
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
 }  // namespace
 
-std::string read_run_json(const std::string& folder) { return read_small(std::filesystem::path(folder) / "run.json"); }
+std::string read_run_json(const std::string& folder) {
+  const auto path = std::filesystem::path(folder) / "run.json";
+  std::error_code failure;
+  return std::filesystem::is_symlink(path, failure) ? std::string() : read_small(path, 1 << 20);
+}
 
 nlohmann::json run_facts(const std::string& folder) {
-  return read_json_file(std::filesystem::path(folder) / "run.json");
+  const auto text = read_run_json(folder);
+  return text.empty() ? nlohmann::json() : nlohmann::json::parse(text, nullptr, false);
 }
 
 nlohmann::json read_json_file(const std::filesystem::path& path) {
-  const auto text = read_small(path);
+  const auto text = read_small(path, 16 << 20);
   return text.empty() ? nlohmann::json() : nlohmann::json::parse(text, nullptr, false);
 }
 

@@ -172,7 +172,7 @@ void LocalSteps::catch_up() {
   const auto counters = communicator.broadcast_bytes(nlohmann::json(state()).dump(), ahead, "outer steps");
   if (!behind) return;
   fragments_ = std::move(got);
-  load_state(read_bounded_json(counters, "the outer steps of a rank", [](const nlohmann::json& state) {
+  load_state(read_bounded_json(counters, "the outer steps of a rank", {}, [](const nlohmann::json& state) {
     return state.get<std::map<std::string, std::string>>();
   }));
   if (mine >= 0) take(fragments_.at(last_), outer_.overlap > 0 ? outer_.mixing : 0);

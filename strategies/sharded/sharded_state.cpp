@@ -92,7 +92,7 @@ std::map<std::string, at::ScalarType> moment_types(Optimizer& optimizer, Communi
   }
   std::map<std::string, at::ScalarType> all;
   for (const auto& text : group.all_gather_bytes(nlohmann::json(mine).dump(), "optimizer state")) {
-    const auto types = read_bounded_json(text, "the optimizer state of a rank", [](const nlohmann::json& other) {
+    const auto types = read_bounded_json(text, "the optimizer state of a rank", {}, [](const nlohmann::json& other) {
       return other.get<std::map<std::string, int>>();
     });
     for (const auto& [name, type] : types) all[name] = static_cast<at::ScalarType>(type);

@@ -99,7 +99,7 @@ void SwitchingStrategy::agree() {
   StrategyPhase found = phase_;
   for (const auto& text : context_.program_communicator->all_gather_bytes(mine.dump(), "strategy")) {
     const auto [switches, strategy, hook] =
-        read_bounded_json(text, "the strategy that a rank is at", [](const nlohmann::json& other) {
+        read_bounded_json(text, "the strategy that a rank is at", {}, [](const nlohmann::json& other) {
           return std::tuple(other.at("switches").get<std::int64_t>(), other.at("strategy").get<std::string>(),
                             other.at("hook").get<std::string>());
         });

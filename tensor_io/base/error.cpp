@@ -65,7 +65,6 @@ std::string ErrorReport::to_string() const {
   if (step >= 0) add("step " + std::to_string(step));
   constexpr std::size_t kLong = 2000, kShort = 800;
   std::string line = in_one_line(who, kShort);
-
   if (!operation.empty()) line += (line.empty() ? "" : ": ") + in_one_line(operation, kShort);
   line +=
       (line.empty() ? "" : ": ") + (cause.empty() ? std::string(troupe::to_string(code)) : in_one_line(cause, kLong));

@@ -25,8 +25,8 @@ nlohmann::json parse_bounded_json(std::string_view text, const std::string& wher
 /// What `read` takes out of the JSON of `text`, which another rank sent. Throws Error(bad_data) whose operation is
 /// `where`, also where `read` finds a value missing (take values with at()) or of another type.
 template <class Read>
-auto read_bounded_json(std::string_view text, const std::string& where, Read read) {
-  const nlohmann::json json = parse_bounded_json(text, where, JsonLimits{});
+auto read_bounded_json(std::string_view text, const std::string& where, const JsonLimits& limits, Read read) {
+  const nlohmann::json json = parse_bounded_json(text, where, limits);
   try {
     return read(json);
   } catch (const nlohmann::json::exception& error) {

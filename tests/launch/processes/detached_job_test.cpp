@@ -103,7 +103,7 @@ TEST_CASE("[L04] a detached job that does not begin ends as one that has a termi
 TEST_CASE("[L04] what can't be detached or attached to is named, with the way on") {
   const auto node = RunningProcess({TROUPE_PROGRAM, "launch", "--detach", "--nnodes", "2", TROUPE_RANK_PROBE}).finish();
   CHECK(node.code == 2);
-  CHECK_THAT(node.output, Catch::Contains("--detach: each node of --nnodes has a command of its own"));
+  CHECK_THAT(node.output, Catch::Contains("--detach: each node of --nnodes has its own command"));
   testing::ScratchDirectory folder;
   const auto nothing = attach(folder / "none");
   CHECK(nothing.code == 69);
