@@ -117,7 +117,10 @@ void LateVote::commit(const Decision& decision, Optimizer& optimizer, double lr)
 void LateVote::report(StepReport& report, const Decision& decision) {
   const auto earlier = std::exchange(settled_, std::nullopt);
   report.measured_step = -1;
-  if (earlier) static_cast<StepResult&>(report) = *earlier;
+  if (earlier) {
+    const StepResult& result = *earlier;
+    static_cast<StepResult&>(report) = result;
+  }
   report.stop_signal = decision.stop_signal;
 }
 

@@ -7,7 +7,8 @@ void report_decision(StepReport& report, const Decision& decision) {
   report.reason = decision.commit ? ""
                                   : (decision.culprit >= 0 ? "rank " + std::to_string(decision.culprit) + ": " : "") +
                                         decision.reason;
-  static_cast<StepNumbers&>(report) = decision;
+  const StepNumbers& numbers = decision;
+  static_cast<StepNumbers&>(report) = numbers;
   report.stop_signal = decision.stop_signal;
 }
 

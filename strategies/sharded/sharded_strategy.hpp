@@ -3,7 +3,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -166,8 +165,8 @@ std::map<std::string, at::ScalarType> moment_types(Optimizer& optimizer, Communi
 
 /// Those of `map`, by name, that belong to a parameter: its name, a dot, and something.
 template <class Map>
-auto entries_of(const Map& map, const std::string& parameter) {
-  return std::ranges::subrange(map.lower_bound(parameter + "."), map.lower_bound(parameter + "/"));  // the next one
+Map entries_of(const Map& map, const std::string& parameter) {
+  return Map(map.lower_bound(parameter + "."), map.lower_bound(parameter + "/"));  // '/' is the character behind '.'
 }
 
 /// Makes `zero1`, `zero2` and `fsdp` known to make_strategy.

@@ -26,7 +26,7 @@ FailureWord FailureWord::of(std::string_view bytes) {
   const auto code = static_cast<ErrorCode>(bytes[0]);
   FailureWord word{code, {}, std::string(bytes.substr(1 + kRecordBytes))};
   auto& record = word.record;
-  std::memcpy(&record, bytes.data() + 1, kRecordBytes);
+  std::memcpy(static_cast<void*>(&record), bytes.data() + 1, kRecordBytes);
   record.label.back() = '\0';
   const bool known = code <= ErrorCode::internal && record.kind <= CollectiveKind::allocate && record.dtype >= -1 &&
                      record.dtype < static_cast<int>(c10::ScalarType::NumOptions);

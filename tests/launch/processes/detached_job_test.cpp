@@ -83,7 +83,7 @@ TEST_CASE("[L04] a detached job that does not begin ends as one that has a termi
   // As a background job of a script starts it.
   auto folder = std::make_shared<testing::ScratchDirectory>();
   const auto run = std::filesystem::path(*folder / "run");
-  std::vector<std::string> words = {"/bin/sh",      "-c",         "trap '' INT HUP; exec \"$0\" \"$@\"",
+  std::vector<std::string> words = {"/bin/sh",      "-c",         R"(trap '' INT HUP; exec "$0" "$@")",
                                     TROUPE_PROGRAM, "launch",     "--detach",
                                     "--run-dir",    run.string(), TROUPE_RANK_PROBE,
                                     "--batch_size", "16"};
