@@ -1,5 +1,7 @@
 #include "actors/compute/compute.hpp"
 
+#include <signal.h>
+
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -221,8 +223,11 @@ std::vector<Vote> Compute::vote(const GradientSummary& summary, double norm) {
   mine.not_finite_parameter = summary.not_finite_parameter;
   mine.made_by_hook = summary.made_by_hook ? 1 : 0;
   mine.gradient_norm = norm;
-  const int signal = process_stop_signal.load();
-  mine.stop_signal = static_cast<std::uint8_t>(signal != 0 ? signal : services().status->stop_signal.load());
+  const auto& status = *services().status;
+  int signal = process_stop_signal.load();
+  if (signal == 0) signal = status.stop_signal.load();
+  if (signal == 0 && status.leaves == membership().generation) signal = VoteNumbers::kLeaves;
+  mine.stop_signal = static_cast<std::uint8_t>(signal);
   mine.rebuild = summary.order_changed ? 1 : 0;
   mine.used = summary.used;
   mine.parameter_hash = replicas_.parameter_hash_if_due();
@@ -301,6 +306,16 @@ void Compute::run_step_again(const Decision& decision, StepReport& report) {
   report.committed = false;
   report.repeat = true;
   report.reason = "a replica was healed";
+}
+
+// Members leave, between two steps.
+void Compute::part(const Decision& decision, Optimizer& optimizer, StepReport& report) {
+  if (decision.leaving.empty() || report.stop_signal != 0) return;
+  if (snapshots_.hand_over(optimizer, decision.leaving)) {
+    core_.protocol.part();
+  } else {
+    report.stop_signal = SIGTERM;  // it can't go on without them
+  }
 }
 
 // Whether the step has another share for this rank.
@@ -384,6 +399,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     for (auto& notice : core_.take_notices()) report.notices.push_back(std::move(notice));
     strategy.set_rollback_point();
     snapshots_.take_if_due(optimizer, /*in_step=*/false);
+    part(decision, optimizer, report);
   } catch (const Error& error) {
     if (!may_be_recovered(error.code())) throw;
     const auto rolled_forward = rejoin(error.report(), &optimizer, lr);
@@ -395,6 +411,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
       if (steps_done() < report.step) report.reason += ", from the snapshot of step " + std::to_string(steps_done());
     }
   }
+  if (core_.protocol.parted()) rejoin({.code = ErrorCode::aborted, .cause = "members leave"}, &optimizer, lr);
   clock_.end_step(report);
   return report;
 }

@@ -158,6 +158,7 @@ class Compute {
   std::vector<Vote> vote(const GradientSummary& summary, double norm);
   Decision decide_by(const std::vector<Vote>& votes) const;
   void run_step_again(const Decision& decision, StepReport& report);
+  void part(const Decision& decision, Optimizer& optimizer, StepReport& report);
   bool end_share(Optimizer& optimizer, double lr);
   bool wants_norm() const;
   double gradient_norm();

@@ -22,6 +22,7 @@ namespace troupe {
 
 struct ComputeOptions {
   ProcessId process;
+  int world_size = 1;  ///< that the job was asked for
   TrainingOptions training;
   StrategyOptions strategy;
   std::chrono::milliseconds timeout{60'000};  ///< for a message of the rank's other actors

@@ -1,5 +1,6 @@
 #include "actors/compute/snapshot_schedule.hpp"
 
+#include "actors/strategy/handover.hpp"
 #include "actors/strategy/snapshots.hpp"
 #include "tensor_io/files/bounded_json.hpp"
 
@@ -11,10 +12,21 @@ void SnapshotSchedule::take_if_due(Optimizer& optimizer, bool in_step) {
   if (every <= 0 || !core_.options.may_recover || snapshots == nullptr) return;
   const auto generation = core_.membership().generation;
   if (generation_ == generation && (in_step || core_.step() % every != 0)) return;
-  const nlohmann::json note{{"loss_scale", core_.loss_scaler.scale()},
-                            {"loss_scale_growth_tracker", core_.loss_scaler.growth_tracker()}};
-  snapshots->take_snapshot(optimizer, generation, core_.step(), note.dump());
+  snapshots->take_snapshot(optimizer, generation, core_.step(), note());
   generation_ = generation;
+}
+
+bool SnapshotSchedule::hand_over(Optimizer& optimizer, const std::vector<int>& leaving) {
+  auto* handover = core_.capability<Handover>();
+  return handover != nullptr &&
+         handover->hand_over(optimizer, {leaving, core_.membership().generation, core_.step(), note()});
+}
+
+// What of the step goes back with a snapshot.
+std::string SnapshotSchedule::note() const {
+  return nlohmann::json{{"loss_scale", core_.loss_scaler.scale()},
+                        {"loss_scale_growth_tracker", core_.loss_scaler.growth_tracker()}}
+      .dump();
 }
 
 bool SnapshotSchedule::went_back() {

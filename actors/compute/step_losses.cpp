@@ -1,5 +1,6 @@
 #include "actors/compute/step_losses.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -7,10 +8,9 @@ namespace troupe {
 
 void StepLosses::begin() {
   device_losses_.clear();
-  // A power of two, so that it changes no bits.
-  const auto shards = core_.data_shard().count;
-  sum_divisor_ = std::exp2(std::max(0.0, std::round(std::log2(expected_elements_ / shards))));
-  vote_.gradient_divisor = sum_divisor_ * shards;
+  // The same however many ranks there are now: what a communication hook owes outlives some of them.
+  const double at_least = std::max<double>(expected_elements_, core_.options.world_size);
+  vote_.gradient_divisor = std::exp2(std::round(std::log2(at_least)));
 }
 
 void StepLosses::check_is_scalar(const at::Tensor& loss) const {
@@ -64,7 +64,7 @@ double StepLosses::weight_or_poison(double weight) {
 double StepLosses::backward_factor(const MicroBatchLoss& micro_batch) {
   const auto weight = weight_or_poison(micro_batch.weight), scale = core_.loss_scaler.scale();
   if (std::isnan(weight)) return weight;
-  if (micro_batch.loss.elements) return weight == 0 ? 0 : scale / sum_divisor_;
+  if (micro_batch.loss.elements) return weight == 0 ? 0 : scale * core_.data_shard().count / vote_.gradient_divisor;
   return weight * scale / static_cast<double>(core_.options.training.grad_accum_steps);
 }
 

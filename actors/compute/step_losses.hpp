@@ -56,7 +56,7 @@ class StepLosses {
   ComputeCore& core_;
   Vote& vote_;
   std::vector<DeviceLoss> device_losses_;
-  double expected_elements_ = 1, sum_divisor_ = 1;  // of a step; what a rank's sums are divided by before backward
+  double expected_elements_ = 1;  // of a step
   const char* sums_refused_ = nullptr;
 };
 

@@ -19,6 +19,7 @@ std::vector<ChaosInjector::Injection> ChaosInjector::due(ProcessTable& processes
     run_->happened(event, there);
     if (!there) continue;
     if (event.kind == ChaosKind::kill || event.kind == ChaosKind::stop) process->hurt = true;
+    injection.process = event.kind == ChaosKind::leave ? process->joined.process : ProcessId{};
     injection.target = process->supervisor;
     injection.fault = {event.kind, event.lasts.count()};
   }

@@ -10,6 +10,7 @@ class ChaosInjector {
   using Time = std::chrono::steady_clock::time_point;
   struct Injection {
     std::string line;            ///< for the user
+    ProcessId process;           ///< that is to leave; slot -1: none
     RankSupervisorActor target;  ///< gets `fault`; null: it is not there
     InjectFault fault;
   };

@@ -79,6 +79,9 @@ CoordinatorActor::behavior_type CoordinatorState::make_behavior() {
       own(&CoordinatorState::consider),
       own(&CoordinatorState::heard),
       own(&CoordinatorState::interrupted),
+      [this](const LeaveNotice& notice) {
+        if (senders.may_say(notice, self->current_sender())) take_notice(*this, notice);
+      },
       own(&CoordinatorState::exited),
       own(&CoordinatorState::saved),
       own(&CoordinatorState::published),
@@ -123,6 +126,7 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
   const bool knows_more = resumption.knows_less(join, processes.current());
   if (auto why = processes.refusal(join, knows_more); !why.empty()) return {std::move(why)};
   if (auto why = slots.refusal(join.process); !why.empty()) return {std::move(why)};
+  notices.joined(join.process);
 
   if (!processes.knows(supervisor.address())) self->monitor(supervisor);
   processes.add({.supervisor = supervisor, .joined = join, .member = processes.is_member(join)});
@@ -150,7 +154,7 @@ void CoordinatorState::tell_again(const JoinJob& join, const RankSupervisorActor
   if (join.generation < current.generation) self->send(supervisor, current);
   if (phase == Phase::recovering) {
     unheard.insert(join.process.slot);
-    self->send(supervisor, InterruptRanks{current.generation, interruption});
+    if (!parting) self->send(supervisor, InterruptRanks{current.generation, interruption});
   }
   send(saves.came_back(join.process, processes));
 }

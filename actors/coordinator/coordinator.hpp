@@ -6,6 +6,7 @@
 
 #include "actors/coordinator/chaos_injector.hpp"
 #include "actors/coordinator/failure_detector.hpp"
+#include "actors/coordinator/leave_notices.hpp"
 #include "actors/coordinator/membership_plan.hpp"
 #include "actors/coordinator/message_filter.hpp"
 #include "actors/coordinator/recovery_progress.hpp"
@@ -68,7 +69,7 @@ struct CoordinatorState {
   void fence(int slot, const std::string& why);
   void kill(const ProcessId& process, const std::string& host, const std::string& why);
   void replace(int slot);
-  void recover(const ErrorReport& reason);
+  void recover(const ErrorReport& reason, bool parted = false);
   void enter(Phase next);
   void plan();
   void announce(Membership next);
@@ -83,6 +84,7 @@ struct CoordinatorState {
   caf::actor_clock::time_point since;  // the phase began, or was prolonged
   JobOver verdict;                     // of a job that is over
   ErrorReport interruption;            // why the last generation that was interrupted is over
+  bool parting = false;                // ... because members leave: the others come to the same place by themselves
   std::set<int> unheard;               // slots of members that have not left the interrupted generation
   std::vector<ProcessId> unproved;     // lost members of this generation whose death is not proved yet
   ProcessTable processes;
@@ -90,6 +92,7 @@ struct CoordinatorState {
   Senders senders{processes, slots, options.log};
   RendezvousStore values;
   SaveRounds saves;
+  LeaveNotices notices;
   StallInspector stalls;
   ChaosInjector chaos;
   FailureDetector detector;
@@ -103,6 +106,10 @@ struct CoordinatorState {
 void write_down(const Membership& next, const CoordinatorOptions& options);
 /// A member says by which membership it goes, to a coordinator that has been started again.
 void take_over(CoordinatorState& state, const Membership& known);
+/// A host's agent wants a process of its gone.
+void take_notice(CoordinatorState& state, const LeaveNotice& notice);
+/// Asks members to leave, and lets those go that have.
+void let_leave(CoordinatorState& state);
 /// How many members did not come back to a coordinator that has been started again; nullopt: it is too early to say.
 std::optional<std::size_t> settle_resumption(CoordinatorState& state);
 

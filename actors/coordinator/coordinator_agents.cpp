@@ -36,6 +36,7 @@ std::string CoordinatorState::join_node(const JoinNode& node, const caf::strong_
   for (const auto& process : node.started) {
     slots.set_ordered(process, node.host);
     const bool comes_back = resumption.pending() && processes.member_rank(process) >= 0;
+    notices.joined(process);
     if (processes.in_slot(process.slot) == nullptr && !comes_back) slots.set_starting(process.slot, true);
   }
   resumption.heard_of(node, processes.current());
@@ -50,8 +51,11 @@ void CoordinatorState::exited(const RankExited& exit) {
   const bool waited_for = std::erase(unproved, exit.process) > 0;
   const auto* process = processes.find(exit.process);
   if (process == nullptr) return exited_before_join(exit);
-  if (!process->hurt && !process->fenced) slots.explain_death(slot, {doing(exit.wait_status), process->steps_made()});
+  if (!process->hurt && !process->fenced && !notices.has(exit.process))
+    slots.explain_death(slot, {doing(exit.wait_status), process->steps_made()});
+  const bool refill = notices.ended(exit.process);
   if (!process->ended) return lose(slot, how(exit.wait_status, process->hurt), true);
+  if (refill) replace(slot);
   if (phase != Phase::recovering) return;
   if (waited_for) {
     options.log("rank " + std::to_string(processes.rank_of(slot)) + " ended with " +
@@ -83,6 +87,7 @@ void CoordinatorState::exited_before_join(const RankExited& exit) {
 }
 
 void CoordinatorState::replace(int slot) {
+  if (notices.has_slot(slot)) return;
   const auto restart = slots.restart(slot, now(), options.draw_incarnation);
   if (restart.agent) self->send(restart.agent, restart.order);
   if (!restart.postponed.empty()) options.log(restart.postponed);

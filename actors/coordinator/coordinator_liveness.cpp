@@ -73,6 +73,7 @@ void CoordinatorState::tick() {
   }
   for (const auto& line : saves.slow(now())) options.log(line);
   if (phase != Phase::forming) hurt_ranks();
+  let_leave(*this);
   if (phase == Phase::training && processes.current().world_size() < options.world_size) {
     for (const int slot : slots.cooled(now())) replace(slot);  // the job still lacks a rank
   }
@@ -109,7 +110,10 @@ void CoordinatorState::hurt_ranks() {
   const bool whole = phase == Phase::training && processes.current().world_size() == options.world_size;
   for (const auto& injection : chaos.due(processes, whole, now())) {
     options.log(injection.line);
-    if (injection.target) self->send(injection.target, injection.fault);
+    if (injection.process.slot >= 0) {
+      take_notice(*this, {injection.process, LeaveNotices::kDrill});
+    } else if (injection.target)
+      self->send(injection.target, injection.fault);
   }
 }
 

@@ -86,7 +86,7 @@ MembershipAnswer answer_to(const MembershipQuestion& question, CoordinatorState&
     return unknown_job(question, state.options.recovery);
   const auto& fault = state.slots.program_fault();
   auto answer = fault.empty() ? state.options.plan(question) : park_once_heard(question, fault);
-  if (answer.action == Action::wait && state.phase == CoordinatorState::Phase::recovering &&
+  if (answer.action == Action::wait && state.phase == CoordinatorState::Phase::recovering && !state.parting &&
       question.waited > state.options.recovery.hang_after)
     expel_hung(question, state, answer);
   return answer;
@@ -136,8 +136,9 @@ void CoordinatorState::interrupted(const RankInterrupted& report) {
   process->interrupted = report;
   detector.heard(slot, now());
   send(saves.interrupted(report, processes));
-  if (phase == Phase::training && options.recovery.enabled) {
-    recover(report_of(report, processes.rank_of(slot)));
+  const bool failed = phase == Phase::training || (parting && !report.parted);  // others may wait for it
+  if (failed && options.recovery.enabled) {
+    recover(report_of(report, processes.rank_of(slot)), report.parted);
   } else if (phase == Phase::training) {
     // Who is to blame shows in a moment: its connection closes, or it says so itself. Else this rank's word stands.
     enter(Phase::recovering);
@@ -165,7 +166,7 @@ void CoordinatorState::lose(int slot, const std::string& why, bool proved) {
   }
   if (!process.hurt) slots.add_death(slot, now());
   if (proved) replace(slot);
-  if (was_member && phase == Phase::training) {
+  if (was_member && (phase == Phase::training || parting)) {
     recover(report);
   } else if (phase == Phase::recovering) {
     plan();
@@ -185,16 +186,18 @@ void CoordinatorState::fence(int slot, const std::string& why) {
   lose(slot, why, false);
 }
 
-void CoordinatorState::recover(const ErrorReport& reason) {
+void CoordinatorState::recover(const ErrorReport& reason, bool parted) {
   const auto generation = processes.current().generation;
   enter(Phase::recovering);
   interruption = reason;
-  options.log((reason.code == ErrorCode::ok ? "" : "generation " + std::to_string(generation) + " is interrupted: ") +
-              reason.cause);
+  parting = parted;
+  if (!parting)
+    options.log((reason.code == ErrorCode::ok ? "" : "generation " + std::to_string(generation) + " is interrupted: ") +
+                reason.cause);
   unheard.clear();
   for (const auto& [slot, process] : processes.all()) {
     if (!process.member || process.ended) continue;
-    self->send(process.supervisor, InterruptRanks{generation, reason});
+    if (!parting) self->send(process.supervisor, InterruptRanks{generation, reason});
     if (!process.interrupted) unheard.insert(slot);
   }
   if (unheard.empty()) plan();
@@ -204,7 +207,9 @@ void CoordinatorState::recover(const ErrorReport& reason) {
 void CoordinatorState::plan() {
   if (phase == Phase::training || !settle_resumption(*this)) return;
   auto question = question_of(*this);
-  if (const auto finished = processes.describe(question); !finished.empty()) {
+  const auto finished = processes.describe(question);
+  notices.mark(question);
+  if (!finished.empty()) {
     const bool alone = question.survivors.size() + finished.size() == question.current.members.size();
     return abort(end_of_one(finished.back(), alone));
   }
@@ -230,7 +235,7 @@ void CoordinatorState::announce(Membership next) {
   if (phase == Phase::recovering)
     options.log("generation " + std::to_string(next.generation) + ": " + next.reason + " (after " +
                 std::to_string(in_ms(now() - since).count()) + " ms)");
-  processes.make_current(std::move(next));
+  processes.make_current(std::move(next), std::exchange(parting, false));
   unproved.clear();
   unheard.clear();
   stalls.clear();

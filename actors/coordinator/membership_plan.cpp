@@ -85,6 +85,23 @@ std::optional<MembershipAnswer> link_fault(const MembershipQuestion& q) {
   return answer;
 }
 
+// Whether all stand between two steps, with what only those hold that leave.
+bool have_parted(const MembershipQuestion& q) {
+  return q.survivors.size() == q.current.members.size() &&
+         std::all_of(q.survivors.begin(), q.survivors.end(), [](const auto& s) { return s.report->parted; });
+}
+
+// "rank 1 on b leaves (SIGTERM): "
+std::string leavers(const MembershipQuestion& q) {
+  std::string text;
+  for (const auto& survivor : q.survivors) {
+    if (!survivor.leaves.empty())
+      text += (text.empty() ? "" : ", ") + ("rank " + std::to_string(q.current.rank_of(survivor.member.process))) +
+              " on " + survivor.member.host + " leaves (" + survivor.leaves + ")";
+  }
+  return text.empty() ? text : text + ": ";
+}
+
 }  // namespace
 
 MembershipAnswer plan_membership(const MembershipQuestion& q) {
@@ -159,12 +176,13 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
   auto candidates = q.candidates;
   std::vector<std::optional<Member>> places(q.current.members.size());
   std::map<std::pair<std::int32_t, std::uint64_t>, const Survivor*> by_process;
+  const bool parted = have_parted(q);
   for (const auto& survivor : q.survivors)
     by_process[{survivor.member.process.slot, survivor.member.process.incarnation}] = &survivor;
   for (std::size_t r = 0; r < places.size(); ++r) {
     const auto& process = q.current.members[r].process;
     const auto found = by_process.find({process.slot, process.incarnation});
-    if (found != by_process.end())
+    if (found != by_process.end() && !(parted && !found->second->leaves.empty()))
       places[r] = Member{process, found->second->member.host, !found->second->report->whole && !fresh};
   }
   int vacancies = 0, filled = 0;
@@ -193,15 +211,17 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
     if (place) answer.next.members.push_back(*place);
   }
   const int n = answer.next.world_size();
+  const auto who = parted ? leavers(q) : std::string();
   if (n < q.min_ranks) {
     return {Action::park,
-            ranks(n) + " left and nobody to replace the others; the job needs " + std::to_string(q.min_ranks),
+            who + ranks(n) + " left and nobody to replace the others; the job needs " + std::to_string(q.min_ranks),
             {},
             {}};
   }
   answer.action = Action::go;
   const int before = q.current.world_size();
-  answer.reason = (n < before   ? "shrinks from " + std::to_string(before) + " to " + ranks(n)
+  answer.reason = who +
+                  (n < before   ? "shrinks from " + std::to_string(before) + " to " + ranks(n)
                    : n > before ? "grows from " + std::to_string(before) + " to " + ranks(n)
                    : filled > 0 ? ranks(filled) + " replaced, " + ranks(n) + " go on"
                                 : "the same " + ranks(n) + " go on") +

@@ -18,6 +18,7 @@ struct Candidate {
 struct Survivor {
   Member member;
   std::optional<RankInterrupted> report;  // empty: has not stopped yet
+  std::string leaves;                     // why it is to leave the job; empty: it stays
 };
 
 struct MembershipQuestion {
@@ -50,7 +51,8 @@ struct MembershipAnswer {
 /// Members whose death is not proved count for the quorum: more than half of the members not known dead must be
 /// reachable, so that two halves of a cut network never both go on. If any survivor committed a step, all that voted on
 /// it commit it; else it is run again. Where the coordinator reaches two ranks that do not reach each other, the one
-/// with more such links is expelled, of equals the higher one.
+/// with more such links is expelled, of equals the higher one. Members that are to leave do so where all have stopped
+/// for it between two steps; else they go on with the others for now.
 MembershipAnswer plan_membership(const MembershipQuestion& question);
 
 }  // namespace troupe

@@ -30,7 +30,8 @@ std::optional<int> ProcessTable::take_address(const caf::actor_addr& address) {
   return known ? std::optional(known.mapped()) : std::nullopt;
 }
 
-void ProcessTable::make_current(Membership next) {
+void ProcessTable::make_current(Membership next, bool parted) {
+  parted_ = parted ? std::move(current_) : Membership();
   current_ = std::move(next);
   rank_by_slot_.clear();
   for (int rank = 0; rank < current_.world_size(); ++rank)

@@ -12,7 +12,8 @@
 namespace troupe {
 
 /// What a part of the coordinator has ranks told, in this order.
-using RankMessages = std::vector<std::pair<RankSupervisorActor, std::variant<PublishCheckpoint, SaveEnded, LeaveLoop>>>;
+using RankMessages = std::vector<
+    std::pair<RankSupervisorActor, std::variant<PublishCheckpoint, SaveEnded, LeaveLoop, LeaveJob, AbortJob>>>;
 
 /// A process that has joined the job.
 struct JoinedProcess {
@@ -54,8 +55,12 @@ class ProcessTable {
   std::optional<int> take_address(const caf::actor_addr& address);
 
   const Membership& current() const noexcept { return current_; }
-  /// The next generation begins: no process is interrupted in it yet.
-  void make_current(Membership next);
+  /// The next generation begins: no process is interrupted in it yet. `parted`: members of the one before leave.
+  void make_current(Membership next, bool parted = false);
+  /// The membership that has made saves of this generation: the current one, or the one before where members left it.
+  const Membership& that_saves(std::uint64_t generation) const noexcept {
+    return generation == parted_.generation ? parted_ : current_;
+  }
   /// -1: not a member.
   int member_rank(const ProcessId& process) const;
   /// A slot's rank, or its number if there is no member in it.
@@ -82,7 +87,7 @@ class ProcessTable {
 
   std::map<int, JoinedProcess> processes_;          // by slot
   std::map<caf::actor_addr, int> slot_of_address_;  // of those that are there
-  Membership current_;
+  Membership current_, parted_;
   std::map<int, int> rank_by_slot_;  // of its members
 };
 

@@ -16,6 +16,11 @@ const SaveEnded* SaveRounds::find_ended(const SaveAttempt& attempt) const {
   return found != ended_.end() ? &*found : nullptr;
 }
 
+bool SaveRounds::awaits(const std::string& id) const {
+  return !id.empty() &&
+         std::none_of(ended_.begin(), ended_.end(), [&](const SaveEnded& ended) { return ended.attempt.id == id; });
+}
+
 RankMessages SaveRounds::part_saved(const PartSaved& part, const ProcessTable& processes, bool resuming, Time now) {
   const auto* process = processes.find(part.process);
   if (process == nullptr) return {};
@@ -27,7 +32,7 @@ RankMessages SaveRounds::part_saved(const PartSaved& part, const ProcessTable& p
 }
 
 SaveRound SaveRounds::first_part(const PartSaved& part, const ProcessTable& processes, bool resuming) const {
-  const auto& current = processes.current();
+  const auto& current = processes.that_saves(part.generation);
   std::vector<ProcessId> members;
   for (const auto& member : current.members) members.push_back(member.process);
   SaveRound round(part.attempt, members, part.best);

@@ -21,6 +21,8 @@ class SaveRounds {
   /// A line for each save that takes long; each again after a minute.
   std::vector<std::string> slow(Time now);
 
+  /// Whether the save with this id has not ended, for all that is known here.
+  bool awaits(const std::string& id) const;
   std::size_t under_way() const noexcept { return saves_.size(); }
   std::size_t remembered() const noexcept { return ended_.size(); }
 

@@ -13,15 +13,15 @@ bool Senders::may_say(const CollectiveState& state, const Sender& from) {
          drop("a CollectiveState of rank " + std::to_string(state.rank) + ", from another process");
 }
 
-bool Senders::may_say(const RankExited& exit, const Sender& from) {
-  auto host = slots_.host_of(exit.process.slot);
+bool Senders::is_agent(const ProcessId& process, std::string_view message, const Sender& from) {
+  auto host = slots_.host_of(process.slot);
   for (const auto& member : processes_.current().members) {
-    if (host.empty() && member.process.slot == exit.process.slot) host = member.host;
+    if (host.empty() && member.process.slot == process.slot) host = member.host;
   }
   auto agent = slots_.agent_on(host);
   if (!agent) agent = slots_.agent_on(kLauncher);
   return (agent && agent == from) ||
-         drop("a RankExited of slot " + std::to_string(exit.process.slot) + ", not from its host's agent");
+         drop("a " + std::string(message) + " of slot " + std::to_string(process.slot) + ", not from its host's agent");
 }
 
 bool Senders::may_say(const Membership& known, const Sender& from) {

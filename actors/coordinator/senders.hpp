@@ -26,13 +26,16 @@ class Senders {
     return is_process(message.process, name_of_struct<Message>(), from);
   }
   bool may_say(const CollectiveState& state, const Sender& from);  ///< of the process that has this rank
-  bool may_say(const RankExited& exit, const Sender& from);   ///< of its host's agent; if it has none, of the launcher
+  /// Of a process its host's agent; if it has none, the launcher.
+  bool may_say(const RankExited& exit, const Sender& from) { return is_agent(exit.process, "RankExited", from); }
+  bool may_say(const LeaveNotice& notice, const Sender& from) { return is_agent(notice.process, "LeaveNotice", from); }
   bool may_say(const Membership& known, const Sender& from);  ///< of a member
   /// Keeps a value of a process that has joined.
   void put(PutValue value, const Sender& from, RendezvousStore& values);
 
  private:
   bool is_process(const ProcessId& process, std::string_view message, const Sender& from);
+  bool is_agent(const ProcessId& process, std::string_view message, const Sender& from);
   bool drop(const std::string& message);
 
   const ProcessTable& processes_;

@@ -16,9 +16,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::array kNames = {std::pair{ChaosKind::kill, "kill"}, std::pair{ChaosKind::stop, "stop"},
-                               std::pair{ChaosKind::slow, "slow"}, std::pair{ChaosKind::nan, "nan"},
-                               std::pair{ChaosKind::net, "net"},   std::pair{ChaosKind::disk, "disk"}};
+constexpr std::array kNames = {std::pair{ChaosKind::kill, "kill"},  std::pair{ChaosKind::stop, "stop"},
+                               std::pair{ChaosKind::slow, "slow"},  std::pair{ChaosKind::nan, "nan"},
+                               std::pair{ChaosKind::net, "net"},    std::pair{ChaosKind::disk, "disk"},
+                               std::pair{ChaosKind::leave, "leave"}};
 
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ErrorCode::usage, "--chaos", why, "for example seed=7,mtbf=30s,kinds=kill+stop");

@@ -14,7 +14,8 @@ enum class ChaosKind : std::uint8_t {
   slow,  ///< half of the time stopped, in turns of 50 ms: 2 to 8 s
   nan,   ///< the gradients of its next backward are not numbers
   net,   ///< its data connections break
-  disk   ///< its next checkpoint finds the disk full
+  disk,  ///< its next checkpoint finds the disk full
+  leave  ///< its host wants it gone: it leaves between two steps, and another takes its place
 };
 std::string name_of(ChaosKind kind);
 

@@ -25,6 +25,7 @@ using CoordinatorActor =
                      caf::reacts_to<CollectiveState>,                     //
                      caf::reacts_to<Heartbeat>,                           //
                      caf::reacts_to<RankInterrupted>,                     //
+                     caf::reacts_to<LeaveNotice>,                         //
                      caf::reacts_to<RankExited>,                          //
                      caf::reacts_to<PartSaved>,                           //
                      caf::reacts_to<CheckpointPublished>,                 //
@@ -35,6 +36,6 @@ using CoordinatorActor =
 /// What other processes may send it: all but its own clock.
 using MessagesToCoordinator =
     std::tuple<JoinJob, JoinNode, PutValue, GetValue, Membership, CollectiveState, Heartbeat, RankInterrupted,
-               RankExited, PartSaved, CheckpointPublished, LoopDone, RankEnded>;
+               LeaveNotice, RankExited, PartSaved, CheckpointPublished, LoopDone, RankEnded>;
 
 }  // namespace troupe

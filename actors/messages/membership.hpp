@@ -59,6 +59,7 @@ struct RankInterrupted {
   std::vector<std::int32_t> unreachable;  ///< ranks of that generation to which it got no data connection
   bool goes_back = false;                 ///< keeps snapshots: all ranks go back to one, wherever they stand
   std::string save;                       ///< id of the last save of which it has begun its part; empty: none yet
+  bool parted = false;  ///< of itself, between two steps: what only the members hold that leave, others have now
 };
 
 /// Rank -> Coordinator: nothing is left to do in its training loop, and the rank waits for the others. It says so again

@@ -61,6 +61,10 @@ std::string problem_with(const CollectiveState& state) {
 
 std::string problem_with(const RankExited& exit) { return slot(exit.process.slot); }
 
+std::string problem_with(const LeaveNotice& notice) {
+  return first_of(slot(notice.process.slot), name("why", notice.why));
+}
+
 std::string problem_with(const RankInterrupted& report) {
   return first_of(slot(report.process.slot), length("why", report.why, kText), length("votes", report.votes, kVotes),
                   length("save", report.save, kKey));

@@ -14,6 +14,7 @@ std::string problem_with(const JoinNode& node);
 std::string problem_with(const PutValue& value);
 std::string problem_with(const CollectiveState& state);
 std::string problem_with(const RankExited& exit);
+std::string problem_with(const LeaveNotice& notice);
 std::string problem_with(const RankInterrupted& report);
 /// Told on to all ranks. CAF 0.17 never comes to an end of writing a number that is infinite or none.
 std::string problem_with(const CheckpointPublished& message);

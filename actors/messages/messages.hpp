@@ -150,6 +150,10 @@ struct InterruptRanks {
   std::uint64_t generation = 0;
   ErrorReport reason;
 };
+/// Coordinator -> a member: say with the next vote that you leave (LeaveNotice). Said again until it has stopped.
+struct LeaveJob {
+  std::uint64_t generation = 0;
+};
 /// Coordinator -> a process that the job has given up: end, touch nothing (exit code 76).
 struct FenceRank {
   ProcessId process;
@@ -176,6 +180,12 @@ struct StartRank {
 struct KillRank {
   ProcessId process;
   std::string reason;
+};
+/// This process is to leave the job between two steps, and its slot stays empty on that host. Said again to a
+/// coordinator that was restarted.
+struct LeaveNotice {
+  ProcessId process;
+  std::string why;  ///< "SIGTERM"
 };
 /// A process has ended: waitpid says so.
 struct RankExited {
@@ -236,9 +246,9 @@ struct InjectFault {
 using WireMessages =
     std::tuple<ErrorReport, ProcessId, Member, Membership, SaveAttempt, CheckpointSaved, JoinJob, JoinAccepted,
                ReportMembership, Heartbeat, CoordinatorTick, CoordinatorBeat, InterruptRanks, RankInterrupted,
-               FenceRank, InjectFault, LoopDone, LeaveLoop, RankEnded, AbortJob, PartSaved, PublishCheckpoint,
+               FenceRank, InjectFault, LoopDone, LeaveLoop, LeaveJob, RankEnded, AbortJob, PartSaved, PublishCheckpoint,
                SaveEnded, CheckpointPublished, PutValue, GetValue, CollectiveState, ReportCollectives, JoinNode,
-               StartRank, KillRank, RankExited, JobOver>;
+               StartRank, KillRank, LeaveNotice, RankExited, JobOver>;
 template <class T, class Messages>
 inline constexpr bool is_one_of = false;
 template <class T, class... Messages>

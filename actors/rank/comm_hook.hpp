@@ -44,6 +44,9 @@ class CommHook {
   /// `step` was given up after some or all of its buckets were reduced, and comes again or is skipped: the state goes
   /// back to what it was before it. Called between steps.
   virtual void roll_back(std::int64_t step) {}
+  /// Members leave between two steps, and with them what they owe: collective of all, after which each owes the mean of
+  /// what all did. Compute's thread.
+  virtual void hand_over(Communicator&) {}
 };
 
 using CommHookFactory = std::function<std::shared_ptr<CommHook>(const StrategyOptions&)>;

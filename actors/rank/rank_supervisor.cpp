@@ -88,6 +88,7 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
         waits_to_leave = false;
         if (options.compute) caf::anon_send(options.compute, leave);
       },
+      [this](const LeaveJob& leave) { options.status->leaves = leave.generation; },
       [this](const CoordinatorFound& found) { found_coordinator(found.coordinator); },
       [this](const CoordinatorBeat&) { heard_coordinator = now(); },
       [this](const InjectFault& fault) { inject(fault); },

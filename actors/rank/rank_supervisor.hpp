@@ -66,6 +66,7 @@ using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<Joi
                                              caf::reacts_to<SaveEnded>,                      //
                                              caf::reacts_to<LoopDone>,                       //
                                              caf::reacts_to<LeaveLoop>,                      //
+                                             caf::reacts_to<LeaveJob>,                       //
                                              caf::reacts_to<CoordinatorFound>,               //
                                              caf::reacts_to<CoordinatorBeat>,                //
                                              caf::reacts_to<InjectFault>,                    //
@@ -78,6 +79,7 @@ inline std::atomic<int> process_stop_signal{0};
 /// What other threads of a rank may ask without a message.
 struct RankStatus {
   std::atomic<int> stop_signal{0};          ///< SIGINT or SIGTERM was received: finish the step
+  std::atomic<std::uint64_t> leaves{0};     ///< the generation that this rank is to leave: the next vote says so
   std::atomic<bool> loop_ended{false};      ///< Compute has left its loop
   std::atomic<bool> awaits_reducer{false};  ///< Compute waits for the step's buckets
   std::atomic<bool> job_over{false};        ///< aborted, or its end is known: nothing is to be waited for any more

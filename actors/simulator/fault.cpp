@@ -42,6 +42,7 @@ std::string Fault::to_string() const {
     case FaultKind::full_disk: return "fill the disk of " + rank + when;
     case FaultKind::break_data_at:
       return "break the data connections of " + rank + " after '" + point + "' of step " + std::to_string(step);
+    case FaultKind::leave: return "let " + rank + " leave" + (lasts.count() == 0 ? " for good" : "") + when;
     case FaultKind::replay: return "repeat old messages" + when + ", up to " + text(lasts) + " late";
   }
   return {};
@@ -78,6 +79,13 @@ std::vector<Fault> draw_faults(std::uint64_t seed, int ranks, int hosts, std::in
   if (disk.once_in(4)) {
     faults.push_back({.kind = FaultKind::full_run_disk, .at = milliseconds(disk.in(0, 5'000))});
     if (disk.once_in(2)) faults.push_back({.kind = FaultKind::kill_coordinator, .at = milliseconds(disk.in(0, 8'000))});
+  }
+  Draw leaving(seed, "leave");
+  for (auto times = leaving.once_in(3) ? leaving.in(1, 3) : 0; times > 0; --times) {
+    faults.push_back({.kind = FaultKind::leave,
+                      .at = milliseconds(leaving.in(300, 5'000)),
+                      .target = static_cast<int>(leaving.in(0, ranks - 1)),
+                      .lasts = milliseconds(leaving.in(0, 1))});
   }
   return faults;
 }

@@ -23,7 +23,8 @@ enum class FaultKind : std::uint8_t {
   full_disk,      ///< the rank's next part of a checkpoint can't be written
   replay,         ///< old messages arrive once more, up to 30 s late
   full_run_disk,  ///< from then on no membership can be written down, and coordinators that take over know none
-  break_data_at   ///< the rank's data connections break within 20 ms after it comes to `point` of `step`
+  break_data_at,  ///< the rank's data connections break within 20 ms after it comes to `point` of `step`
+  leave           ///< the rank's host wants it gone: for good (lasts 0), or another is started in its place
 };
 
 /// The run folder's disk, beside those of the slots.

@@ -199,10 +199,16 @@ caf::behavior Job::agent_behavior(caf::event_based_actor* self, Agent& agent) {
         for (const auto& [slot, id] : agent.children) join.started.push_back(id);
         self->send(caf::actor_cast<CoordinatorActor>(found.coordinator), join);
         for (const auto& message : std::exchange(agent.waiting, {})) tell(self, agent, message);
+        for (const auto& [slot, notice] : agent.leaving) tell(self, agent, caf::make_message(notice));
+      },
+      [this, self, &agent](const LeaveNotice& notice) {  // the host's
+        agent.leaving[notice.process.slot] = notice;
+        if (agent.coordinator) tell(self, agent, caf::make_message(notice));
       },
       [this, self, &agent](const RankExited& exit) {  // of a child
         const auto child = agent.children.find(exit.process.slot);
         if (child != agent.children.end() && child->second == exit.process) agent.children.erase(child);
+        agent.leaving.erase(exit.process.slot);
         agent.last_exit = world_.now();
         agent.failed = agent.failed || exit.wait_status != 0;
         tell(self, agent, caf::make_message(exit));
@@ -391,13 +397,19 @@ void Job::kill_rank(RankProcess& rank) {
 
 // waitpid, of its agent if that lives.
 void Job::rank_ended(RankProcess& rank, int wait_status) {
-  for (auto& agent : agents_) {
-    if (agent->host != rank.agent || !agent->process->alive) continue;
+  if (const auto* agent = agent_of(rank)) {
     world_.after(std::chrono::microseconds(draw_.in(100, 20'000)),
                  [process = agent->process, actor = agent->actor, id = rank.id, wait_status] {
                    if (process->alive) caf::anon_send(actor, RankExited{id, wait_status});
                  });
   }
+}
+
+Job::Agent* Job::agent_of(const RankProcess& rank) {
+  for (auto& agent : agents_) {
+    if (agent->host == rank.agent && agent->process->alive) return agent.get();
+  }
+  return nullptr;
 }
 
 bool Job::comes_to(RankModel& rank, Process& process, const char* point, std::int64_t step) {

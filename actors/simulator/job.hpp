@@ -94,8 +94,9 @@ class Job {
     Process* process = nullptr;
     caf::actor actor;
     int host = 0;
-    std::map<int, ProcessId> children;  // by slot; also those about to start
-    std::vector<caf::message> waiting;  // for a coordinator
+    std::map<int, ProcessId> children;   // by slot; also those about to start
+    std::vector<caf::message> waiting;   // for a coordinator
+    std::map<int, LeaveNotice> leaving;  // by slot
     caf::strong_actor_ptr coordinator;
     std::optional<JobOver> over;
     bool lost = false, failed = false;
@@ -113,6 +114,7 @@ class Job {
   void rank_ended(RankProcess& rank, int wait_status);
   void kill_rank(RankProcess& rank);
   RankProcess* living(int slot);
+  Agent* agent_of(const RankProcess& rank);  // nullptr: it does not live
   RankProcess* of(const Process& process);
   void record(const Membership& next);
   void look_at_agents();

@@ -78,6 +78,11 @@ void Job::inflict(const Fault& fault) {
       world_.slow_network(50ms);
       world_.after(fault.lasts, [this] { world_.slow_network(0ms); });
       break;
+    case FaultKind::leave:
+      if (rank && agent_of(*rank))
+        caf::anon_send(agent_of(*rank)->actor,
+                       LeaveNotice{rank->id, fault.lasts.count() == 0 ? "SIGTERM" : LeaveNotices::kDrill});
+      break;
     case FaultKind::full_run_disk: full_disks_.insert(kRunDisk); break;
     case FaultKind::full_disk: full_disks_.insert(fault.target); break;
     case FaultKind::replay: world_.replay(20, fault.lasts); break;

@@ -401,6 +401,7 @@ void RankModel::vote() {
   mine.step = steps_done();
   mine.samples = static_cast<double>(kGlobalBatch) / membership_.world_size();
   mine.stop_signal = static_cast<std::uint8_t>(status_->stop_signal.load());
+  if (mine.stop_signal == 0 && status_->leaves == membership_.generation) mine.stop_signal = Vote::kLeaves;
   std::string bytes(vote_bytes(0), '\0');
   encode_vote(mine, {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
   if (!is_here("vote")) return;
@@ -410,16 +411,25 @@ void RankModel::vote() {
     for (const auto& piece : pieces) votes += piece;
     protocol_.votes_came(votes);
     if (!is_here("voted")) return;
+    bool parts = false;
     try {
-      decide(decode_votes(votes, 0), {}, {});
+      parts = !decide(decode_votes(votes, 0), {}, {}).leaving.empty();
     } catch (const Error& error) {
       return end(error.report());
     }
     // The optimizer takes its time, and does not look up.
-    after(std::chrono::microseconds(draw_.in(100, 3'000)), [this] {
+    after(std::chrono::microseconds(draw_.in(100, 3'000)), [this, parts] {
       commit(slices_, membership_.generation);
-      if (is_here("committed")) go_on();
+      if (is_here("committed")) parts ? part() : go_on();
     });
+  });
+}
+
+// Members leave.
+void RankModel::part() {
+  collective(kProgram, "hand over", {}, [this](const Pieces&) {
+    protocol_.part();
+    leave(report(ErrorCode::aborted, {}, "members leave"));
   });
 }
 

@@ -30,6 +30,7 @@ RankInterrupted StepProtocol::interruption(const ErrorReport& why, std::vector<s
   report.unreachable = std::move(unreachable);
   report.goes_back = goes_back_;
   report.save = save_begun_;
+  report.parted = parted_;
   return report;
 }
 
@@ -52,6 +53,7 @@ void StepProtocol::join(Membership next) {
   whole_ = !group_.members[static_cast<std::size_t>(rank_)].newcomer;
   heal_pending_ = optimizer_pending_ = group_.has_newcomers();
   voted_step_ = votes_step_ = -1;
+  parted_ = false;
   votes_.clear();
   tasks_done_ = group_.tasks_done;
   step_ = group_.resume_step;

@@ -125,7 +125,11 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
     // NaN stays: std::max would lose it.
     if (std::isfinite(decision.gradient_norm) && !(vote.gradient_norm <= decision.gradient_norm))
       decision.gradient_norm = vote.gradient_norm;
-    if (decision.stop_signal == 0) decision.stop_signal = vote.stop_signal;
+    if (vote.stop_signal == VoteNumbers::kLeaves) {
+      decision.leaving.push_back(static_cast<int>(r));
+    } else if (decision.stop_signal == 0) {
+      decision.stop_signal = vote.stop_signal;
+    }
     for (std::size_t i = 0; i < vote.used.size(); ++i) decision.used[i] = decision.used[i] || vote.used[i];
     // A rank's own loss says more than gradients, of which a device's are looked at reduced: those all ranks see alike.
     const bool first = !decision.not_finite || (vote.not_finite_loss && !decision.loss_not_finite);

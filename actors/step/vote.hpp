@@ -27,7 +27,8 @@ struct VoteNumbers {
   double gradient_divisor = 1;      ///< the gradient that was reduced is that of the sums over this
   std::int32_t not_finite_parameter = -1;  ///< first parameter whose local gradient is NaN or infinite
   std::uint8_t not_finite_loss = 0;
-  std::uint8_t stop_signal = 0;   ///< SIGINT, SIGTERM: end after this step
+  static constexpr std::uint8_t kLeaves = 255;
+  std::uint8_t stop_signal = 0;   ///< SIGINT, SIGTERM: end after this step; kLeaves: this rank alone
   std::uint8_t rebuild = 0;       ///< rank 0: gradients came in another order than planned
   std::uint8_t made_by_hook = 0;  ///< it was finite on every rank before the communication hook reduced it
   SectionTimes own;               ///< what this rank spent on its own part of the step
@@ -57,6 +58,7 @@ struct Decision : StepNumbers {
   bool not_finite = false;
   bool loss_not_finite = false;  ///< a rank's loss, not gradients alone
   int stop_signal = 0;
+  std::vector<int> leaving;  ///< ranks that leave after this step
   bool rebuild = false;
   /// What makes the reduced gradient the step's: 1, or gradient_divisor over the elements of all ranks.
   double gradient_factor = 1;

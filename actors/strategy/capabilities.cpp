@@ -5,6 +5,7 @@
 #include "actors/strategy/early_updates.hpp"
 #include "actors/strategy/evaluation.hpp"
 #include "actors/strategy/graph_capture.hpp"
+#include "actors/strategy/handover.hpp"
 #include "actors/strategy/late_voting.hpp"
 #include "actors/strategy/meetings.hpp"
 #include "actors/strategy/micro_batch_order.hpp"

@@ -9,6 +9,7 @@ class DeviceMemory;
 class EarlyUpdates;
 class Evaluation;
 class GraphCapture;
+class Handover;
 class LateVoting;
 class Meetings;
 class MicroBatchOrder;
@@ -27,9 +28,10 @@ class StrategyCapabilities {
     Capability* object = nullptr;
     const char* refused = nullptr;  ///< why it is not there, with the strategy as the subject; static
   };
-  using Entries = std::tuple<Entry<DemandShares>, Entry<DeviceMemory>, Entry<EarlyUpdates>, Entry<Evaluation>,
-                             Entry<GraphCapture>, Entry<LateVoting>, Entry<Meetings>, Entry<MicroBatchOrder>,
-                             Entry<PeerWaits>, Entry<Placement>, Entry<SavedState>, Entry<Snapshots>>;
+  using Entries =
+      std::tuple<Entry<DemandShares>, Entry<DeviceMemory>, Entry<EarlyUpdates>, Entry<Evaluation>, Entry<GraphCapture>,
+                 Entry<Handover>, Entry<LateVoting>, Entry<Meetings>, Entry<MicroBatchOrder>, Entry<PeerWaits>,
+                 Entry<Placement>, Entry<SavedState>, Entry<Snapshots>>;
 
   /// The interfaces that the strategy's class derives from.
   static StrategyCapabilities of(Strategy& strategy);

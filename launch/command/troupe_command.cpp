@@ -20,6 +20,7 @@
 #include "launch/doctor/doctor_ranks.hpp"
 #include "launch/hosts/slurm.hpp"
 #include "launch/jobs/detached_launch.hpp"
+#include "launch/jobs/drain_command.hpp"
 #include "launch/jobs/jobs_command.hpp"
 #include "launch/launcher/coordinator_process.hpp"
 #include "launch/launcher/launch_plan.hpp"
@@ -63,8 +64,8 @@ constexpr const char* kLaunchHelp =
     "  --no-recovery          the first rank that dies ends the job\n"
     "  --keys DIR             with --nnodes, on every node: what `troupe keys DIR` made; a host list needs none\n"
     "  --insecure-network     no keys: whatever reaches the job may steer it\n"
-    "  --chaos seed=7,mtbf=30s,kinds=kill+stop+slow+net+disk+nan   hurts ranks, the same way for the same seed, and "
-    "tells the goodput\n"
+    "  --chaos seed=7,mtbf=30s,kinds=kill+stop+slow+net+disk+leave+nan   hurts ranks, the same way for the same seed,\n"
+    "                         and tells the goodput\n"
     "\n"
     "example: troupe launch --nproc 4 --spares 1 ./train --lr 0.05\n";
 
@@ -109,6 +110,7 @@ constexpr const char* kHelp =
     "  top [RUN | --port N]                                   follows a run in a terminal\n"
     "  ps                                                     your jobs on this host\n"
     "  attach [RUN]                                           shows a job of launch --detach again, and stops it\n"
+    "  drain HOST [RUN]                                       a host's ranks leave their job, and the others go on\n"
     "  keys DIR [NODES]                                       makes a job's keys, to be copied to every node (launch "
     "--nnodes --keys)\n"
     "  config dump [--config FILE] [--name value ...]         the merged settings as TOML, and where each came from\n"
@@ -363,11 +365,12 @@ int run(const std::vector<std::string>& words) {
   if (verb == "top") return troupe::top_command(rest);
   if (verb == "ps") return troupe::ps_command(rest);
   if (verb == "attach") return troupe::attach_command(rest);
+  if (verb == "drain") return troupe::drain_command(rest);
   if (verb == "config") return configuration(rest);
   if (verb == "new") return troupe::new_project_command(rest, own_path());
   if (verb == "completion") return completion(rest);
   const auto near = troupe::nearest_name(verb, {"launch", "doctor", "keys", "coordinator", "checkpoint", "config",
-                                                "report", "top", "ps", "attach", "new", "completion", "help"});
+                                                "report", "top", "ps", "attach", "drain", "new", "completion", "help"});
   throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + troupe::displayable(verb) + "'",
                       near.empty() ? "see troupe --help" : "did you mean " + near + "?");
 }

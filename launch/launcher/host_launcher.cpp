@@ -21,10 +21,12 @@
 #include "launch/network/agent_link.hpp"
 #include "launch/network/job_keys.hpp"
 #include "launch/process/child_process.hpp"
+#include "launch/process/displayable.hpp"
 #include "launch/process/local_address.hpp"
 #include "launch/process/output_lines.hpp"
 #include "launch/process/stop_signals.hpp"
 #include "launch/process/terminal.hpp"
+#include "launch/run/run_socket.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -63,6 +65,7 @@ class HostLauncher {
     if (key_maker_) keys = key_maker_->keys_for("launcher");
     (void)find_program(options_.command[0]);
     lock_.take();
+    socket_.emplace(run_.folder);
     if (options_.on_run_folder) options_.on_run_folder(run_.folder);
     const CoordinatorProcessOptions process{.run = run_,
                                             .world_size = world_size_,
@@ -154,13 +157,14 @@ class HostLauncher {
   }
 
   void step() {
-    std::vector<pollfd> fds{{signals_.fd(), POLLIN, 0}, {link_->fd(), POLLIN, 0}};
+    std::vector<pollfd> fds{{signals_.fd(), POLLIN, 0}, {link_->fd(), POLLIN, 0}, {socket_->fd(), POLLIN, 0}};
     coordinator_->add_fds(fds);
     for (const auto& agent : agents_) {
       if (agent.child->stdout_fd() >= 0) fds.push_back({agent.child->stdout_fd(), POLLIN, 0});
       if (agent.child->stderr_fd() >= 0) fds.push_back({agent.child->stderr_fd(), POLLIN, 0});
     }
     ::poll(fds.data(), fds.size(), 50);
+    if (fds[2].revents != 0) socket_->step([this](const std::string& line) { return answer(line); });
     if (const auto request = signals_.take(); request.signal != 0) {
       clear_bar();
       request.at_once ? say_ended_at_once(request.signal) : say_stopping(request);
@@ -186,6 +190,23 @@ class HostLauncher {
     if (over_ && Clock::now() > over_at_ + kAgentsEnd) {
       for (auto& agent : agents_) agent.child->close_stdin();  // they end with their ranks
     }
+  }
+
+  // To `troupe drain`: "ok " and what happens, or why nothing does.
+  std::string answer(const std::string& line) {
+    const std::string drain = "drain ";
+    if (!line.starts_with(drain)) return "this launcher does not know '" + displayable(line) + "'";
+    const auto name = line.substr(drain.size());
+    std::string known;
+    for (auto& agent : agents_) {
+      known += (known.empty() ? "" : ", ") + agent.host.name;
+      if (agent.host.name != name) continue;
+      if (agent.child->ended()) return "this host has left the job already";
+      if (!options_.recovery.enabled) return "the job was started with --no-recovery, and can't go on without a host";
+      agent.child->write_stdin("L");
+      return "ok the ranks of " + name + " leave after their step";
+    }
+    return "the job has no such host: it has " + known;
   }
 
   void ended(Agent& agent, int status) {
@@ -257,6 +278,7 @@ class HostLauncher {
   std::optional<KeyMaker> key_maker_;
   std::optional<CoordinatorChild> coordinator_;
   std::optional<AgentLink> link_;
+  std::optional<RunSocket> socket_;
   std::optional<JobOver> over_;
   Clock::time_point over_at_;
   const Agent* first_bad_ = nullptr;

@@ -154,8 +154,10 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
     ::poll(fds.data(), fds.size(), 50);
     if (const auto request = signals.take(); request.signal != 0) {
       clear_bar();
-      if (!request.at_once) say_stopping(request);
-      agent.asked_to_stop(request);
+      // A signal to node 0 asks the whole job to stop, and so does the end of its time.
+      const bool leaves = ranks.node_rank > 0 && ranks.recovery && request.signal == SIGTERM && !request.by_time;
+      if (!request.at_once) leaves ? say_leaving(request.signal) : say_stopping(request);
+      leaves ? agent.asked_to_leave(request, signal_name(request.signal)) : agent.asked_to_stop(request);
     }
     if (coordinator) coordinator->step(clear_bar);
     agent.step();
@@ -241,7 +243,11 @@ int run_node(RankProcessOptions ranks) {
     std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}, {0, POLLIN, 0}};
     agent.add_fds(fds);
     ::poll(fds.data(), fds.size(), 50);
-    agent.asked_to_stop(signals.take());
+    if (const auto request = signals.take(); request.signal == SIGTERM) {
+      agent.asked_to_leave(request, signal_name(SIGTERM));
+    } else {
+      agent.asked_to_stop(request);
+    }
     if (fds[1].revents != 0) {
       char byte = 0;
       const auto n = ::read(0, &byte, 1);
@@ -249,7 +255,8 @@ int run_node(RankProcessOptions ranks) {
         agent.kill_all();
         return 70;
       }
-      if (n == 1 && byte != '\n') agent.asked_to_stop(signals.judge(byte == 'T' ? SIGTERM : SIGINT));
+      if (n == 1 && byte == 'L') agent.asked_to_leave({SIGTERM}, "troupe drain");
+      if (n == 1 && (byte == 'T' || byte == 'I')) agent.asked_to_stop({byte == 'T' ? SIGTERM : SIGINT});
     }
     agent.step();
   }

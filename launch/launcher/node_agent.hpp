@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "launch/launcher/rank_processes.hpp"
@@ -23,6 +24,8 @@ class NodeAgent {
   void step();
   /// The ranks finish their step, or are killed at once.
   void asked_to_stop(const StopSignals::Request& request);
+  /// This host's ranks leave the job between two steps, and the others go on; without recovery they stop.
+  void asked_to_leave(const StopSignals::Request& request, const std::string& why);
   void kill_all() { processes_.signal_all(SIGKILL); }
   /// No rank is left and none will come.
   bool done() const;
@@ -41,6 +44,8 @@ class NodeAgent {
   std::optional<AgentLink> link_;
   std::optional<JobOver> over_;
   std::optional<Clock::time_point> end_by_;  // the job has failed: SIGTERM at this time, SIGKILL two seconds later
+  std::string leaves_;                       // why
+  std::optional<Clock::time_point> tells_leave_at_;
   int stop_signal_ = 0;
   int at_once_ = 0;  // the signal that asked for the end of all ranks at once
   Clock::time_point stop_by_, last_exit_ = Clock::now();

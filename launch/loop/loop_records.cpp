@@ -157,6 +157,11 @@ double LoopRecords::seconds_left(std::int64_t done) const {
              : -1;
 }
 
+void LoopRecords::give_up() {
+  if (log_) log_->give_up();
+  end({});
+}
+
 void LoopRecords::end(const std::string& error) {
   optimizer_ = nullptr;
   if (log_) log_->fail(error);

@@ -52,6 +52,8 @@ class LoopRecords {
   void log(const std::string& text);
   /// As Rank::end_loop.
   void end(const std::string& error);
+  /// The run goes on without this rank.
+  void give_up();
 
  private:
   Place place_of_last_step() const;

@@ -183,6 +183,11 @@ void Rank::end_loop(const std::string& error) noexcept {
   parts_->records.end(error);
 }
 
+void Rank::leave_loop() noexcept {
+  parts_->tasks.end();
+  parts_->records.give_up();
+}
+
 void Rank::end_trace() { parts_->trace.end(system_, parts_->records); }
 
 void Rank::give_up_trace() noexcept { parts_->trace.give_up(system_); }

@@ -261,6 +261,8 @@ class Rank {
   /// The loop is over: waits for a save that is under way, ends the records, and refers to nothing of the program's any
   /// more. `error`: what the loop ended with, empty where all is well.
   void end_loop(const std::string& error) noexcept;
+  /// Instead, in a rank that the job goes on without: its records are its successor's.
+  void leave_loop() noexcept;
   /// Share, 0 to 1, of the time its reducer was in collectives that was hidden behind compute, over this rank's steps
   /// so far. No less than this: collectives that ran while compute waited count as not hidden, even where it waited for
   /// something else. 1 where there were none.

@@ -73,9 +73,9 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
       std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
   // Longer than any collective's: when ranks are missing it is the reducer that says so, and the job goes on.
   const auto patience = 2 * timeout + std::chrono::seconds(5);
-  compute_ =
-      std::make_unique<Compute>(system_, ComputeOptions{options_.process, options_.training, options_.strategy,
-                                                        patience, bool(options_.reconnect) && options_.recovery});
+  compute_ = std::make_unique<Compute>(
+      system_, ComputeOptions{options_.process, options_.world_size, options_.training, options_.strategy, patience,
+                              bool(options_.reconnect) && options_.recovery});
   RankSupervisorOptions supervisor;
   supervisor.join = {options_.job_id,   options_.process,     options_.world_size, options_.host,
                      options_.build_id, options_.config_hash, options_.spare,      0};

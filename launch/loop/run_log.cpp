@@ -198,6 +198,11 @@ RunLog::~RunLog() {
   if (done && !failed) mailbox.wait_for(metrics_);
 }
 
+void RunLog::give_up() {
+  if (metrics_) caf::anon_send_exit(metrics_, caf::exit_reason::kill);
+  metrics_ = MetricsActor();
+}
+
 void RunLog::send(ValidationReport report) {
   if (!ready()) return;
   report.wall_time = now();

@@ -31,6 +31,8 @@ class RunLog {
   void note_if_skipped(const StepReport& report, std::int64_t epoch);
   /// Writes the membership down where it is another than at the last call. To be called on every rank, after each step.
   void note_membership(std::int64_t epoch);
+  /// The run goes on with another rank 0: nothing more is written, and nothing is closed.
+  void give_up();
   /// The error that the run ends with.
   void fail(const std::string& error) { error_ = error; }
   /// A line of rank 0's, after everything sent before.

@@ -17,6 +17,7 @@ struct AgentLink::Shared {
   std::mutex mutex;
   std::vector<Command> commands;
   std::vector<ProcessId> running;
+  std::string leaves;  // why
   std::shared_ptr<std::atomic<bool>> ending = std::make_shared<std::atomic<bool>>(false);
   bool lost = false;
   int wake = -1;
@@ -40,10 +41,12 @@ namespace {
 struct LinkFound {
   caf::strong_actor_ptr coordinator;
 };
+struct TellLeave {};
 }  // namespace
 }  // namespace troupe
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::LinkFound)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::TellLeave)
 
 namespace troupe {
 namespace {
@@ -75,6 +78,16 @@ void report(caf::stateful_actor<LinkState>* self, const RankExited& exit) {
 }
 
 template <class SharedPtr>
+void tell_leave(caf::stateful_actor<LinkState>* self, SharedPtr shared) {
+  if (!self->state.coordinator) return;  // it hears of it when it is found
+  std::lock_guard lock(shared->mutex);
+  for (const auto& process : shared->running) {
+    if (!shared->leaves.empty())
+      self->send(caf::actor_cast<CoordinatorActor>(self->state.coordinator), LeaveNotice{process, shared->leaves});
+  }
+}
+
+template <class SharedPtr>
 caf::behavior link_actor(caf::stateful_actor<LinkState>* self, SharedPtr shared) {
   self->set_down_handler([self, shared](caf::down_msg&) {
     self->state.coordinator = nullptr;
@@ -97,8 +110,10 @@ caf::behavior link_actor(caf::stateful_actor<LinkState>* self, SharedPtr shared)
         }
         self->send(caf::actor_cast<CoordinatorActor>(found.coordinator), join);
         for (const auto& exit : std::exchange(self->state.waiting, {})) report(self, exit);
+        tell_leave(self, shared);
       },
       [self](const RankExited& exit) { report(self, exit); },
+      [self, shared](TellLeave) { tell_leave(self, shared); },
       [shared](const std::string& why) {
         if (why.empty()) return;
         shared->push(JobOver{{.code = ErrorCode::unavailable, .operation = "join", .cause = why}, 69});
@@ -155,6 +170,14 @@ void AgentLink::running(std::vector<ProcessId> processes) {
 
 void AgentLink::exited(const ProcessId& process, int wait_status) {
   caf::anon_send(shared_->agent, RankExited{process, wait_status});
+}
+
+void AgentLink::leave(const std::string& why) {
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->leaves = why;
+  }
+  caf::anon_send(shared_->agent, TellLeave{});
 }
 
 bool AgentLink::lost() const {

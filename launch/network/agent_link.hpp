@@ -41,6 +41,8 @@ class AgentLink {
   /// The processes that run now: told to a coordinator that was restarted.
   void running(std::vector<ProcessId> processes);
   void exited(const ProcessId& process, int wait_status);
+  /// The processes that run now are to leave the job.
+  void leave(const std::string& why);
   bool lost() const;  ///< the coordinator did not come back
 
  private:

@@ -67,6 +67,14 @@ void say_stopping(const StopSignals::Request& request) {
                request.by_time ? "the time limit is near" : signal_name(request.signal).c_str());
 }
 
+void say_leaving(int number) {
+  std::fprintf(
+      stderr,
+      "troupe: %s: this node's ranks leave the job after their step, and the others go on; a second signal, at "
+      "least a second later, ends them at once\n",
+      signal_name(number).c_str());
+}
+
 void say_ended_at_once(int number) {
   std::fprintf(stderr,
                "troupe: the ranks were ended at once on a second signal (%s): what they did since their last "

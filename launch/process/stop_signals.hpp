@@ -25,10 +25,9 @@ class StopSignals {
   int fd() const noexcept { return fd_; }
   /// The next request of a signal; the same one twice within a second is one.
   Request take();
-  /// What a signal means that came another way: from the launcher.
-  Request judge(int number);
 
  private:
+  Request judge(int number);
   StopRequest request_;
   std::optional<StopRequest::Clock::time_point> stop_at_;
   int fd_ = -1;
@@ -46,6 +45,7 @@ std::chrono::milliseconds time_to_stop(std::chrono::milliseconds left);
 
 /// Lines on standard error: what a first request does and how to stop at once, and that a second one has done so.
 void say_stopping(const StopSignals::Request& request);
+void say_leaving(int number);
 void say_ended_at_once(int number);
 
 }  // namespace troupe

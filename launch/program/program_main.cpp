@@ -189,8 +189,12 @@ RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSyst
       }
     } catch (...) {
       const auto failure = system_of(rank).fail(std::current_exception());
-      if (failure.code != ErrorCode::fenced) rank.give_up_trace();  // a fenced one's successor writes that file
-      rank.end_loop(failure.to_string());
+      if (failure.code == ErrorCode::fenced || failure.code == ErrorCode::ok) {  // the job goes on
+        rank.leave_loop();
+      } else {
+        rank.give_up_trace();
+        rank.end_loop(failure.to_string());
+      }
       return {failure, exit_code(failure.code)};
     }
     const int signal = rank.stop_signal();

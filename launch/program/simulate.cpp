@@ -94,6 +94,7 @@ class SimulatedHost {
     auto& mine = lives_.emplace_back();
     mine.process = std::make_shared<SimulatedProcess>(
         process, options_.faults ? options_.faults(process.slot, life) : std::vector<PlacedFault>{});
+    mine.process->on_leave([this, process] { caf::send_as(agent_, coordinator_, LeaveNotice{process, "a notice"}); });
     mine.thread = std::thread([this, &mine] { run(mine); });
     ++alive_;
   }

@@ -2,8 +2,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/messages/chaos.hpp"
@@ -31,6 +33,8 @@ class SimulatedProcess final : public FaultWatch {
   explicit SimulatedProcess(ProcessId id, std::vector<PlacedFault> faults = {}) : id_(id), faults_(std::move(faults)) {}
 
   const ProcessId& id() const noexcept { return id_; }
+  /// What ChaosKind::leave does: its agent tells the coordinator.
+  void on_leave(std::function<void()> leave) { leave_ = std::move(leave); }
   void set_supervisor(const RankSupervisorActor& supervisor);
   /// As hurt_this_process; on the supervisor's thread, which `stop` holds up.
   void hurt(ChaosKind kind, std::chrono::milliseconds lasts);
@@ -45,6 +49,7 @@ class SimulatedProcess final : public FaultWatch {
   Clock::time_point held_until(Clock::time_point now) const;
 
   const ProcessId id_;
+  std::function<void()> leave_;
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
   std::vector<PlacedFault> faults_;  // still to come

@@ -225,6 +225,11 @@ void PowerSgd::roll_back(std::int64_t step) {
   }
 }
 
+void PowerSgd::hand_over(Communicator& communicator) {
+  for (auto& [name, history] : histories_)
+    communicator.all_reduce(history.pairs[history.current].error, ReduceOp::avg, "error of " + name);
+}
+
 void PowerSgd::load_state(const NamedTensors& loaded) {
   std::map<std::string, History> fresh;
   for (const auto& [name, value] : loaded) {

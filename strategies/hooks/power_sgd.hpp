@@ -37,6 +37,7 @@ class PowerSgd final : public CommHook {
   /// Throws Error(mismatch) for a name that is neither.
   void load_state(const NamedTensors& state) override;
   void roll_back(std::int64_t step) override;
+  void hand_over(Communicator& communicator) override;
 
  private:
   struct Factors {

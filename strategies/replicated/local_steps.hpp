@@ -50,6 +50,11 @@ class LocalSteps final : public ReplicatedStrategy, public Meetings {
   void finish_pending() override {
     if (under_way_) finish();
   }
+  /// What the ranks have learnt since they met becomes their mean, without an outer step.
+  bool hand_over(Optimizer& optimizer, const Parting& parting) override {
+    finish_pending();
+    return ReplicatedStrategy::hand_over(optimizer, parting);
+  }
   NamedTensors strategy_tensors() override;
   std::map<std::string, std::string> state() override;
   void load_state(const std::map<std::string, std::string>& state) override;

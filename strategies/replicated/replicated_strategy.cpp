@@ -193,6 +193,25 @@ void ReplicatedStrategy::read_state(const StateReader& state, Optimizer& optimiz
   if (hook() != nullptr) read_hook_state(state);
 }
 
+bool ReplicatedStrategy::hand_over(Optimizer&, const Parting&) {
+  torch::NoGradGuard no_grad;
+  auto& communicator = *context_.program_communicator;
+  if (replicas_differ_now()) {
+    NamedTensors means;  // a rank may be lost before all are there
+    for (const auto& [name, parameter] : parameters_) {
+      means.emplace_back(name, parameter.detach().clone(at::MemoryFormat::Contiguous));
+      communicator.all_reduce(means.back().second, ReduceOp::avg, "the mean of " + name);
+    }
+    if (context_.options.broadcast_buffers && !buffers_->empty()) {
+      buffers_->stage(communicator);
+      buffers_->commit();
+    }
+    for (std::size_t p = 0; p < means.size(); ++p) parameters_[p].second.detach().copy_(means[p].second);
+  }
+  if (hook() != nullptr) hook()->hand_over(communicator);
+  return true;
+}
+
 void ReplicatedStrategy::read_hook_state(const StateReader& state) {
   const auto prefix = hook_prefix(), own = prefix + std::to_string(context_.rank) + ".";
   std::set<std::string> ranks;

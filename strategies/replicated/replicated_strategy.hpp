@@ -6,6 +6,7 @@
 
 #include "actors/strategy/device_memory.hpp"
 #include "actors/strategy/graph_capture.hpp"
+#include "actors/strategy/handover.hpp"
 #include "actors/strategy/late_voting.hpp"
 #include "actors/strategy/saved_state.hpp"
 #include "actors/strategy/strategy.hpp"
@@ -24,7 +25,8 @@ class ReplicatedStrategy : public Strategy,
                            public SavedState,
                            public LateVoting,
                            public GraphCapture,
-                           public DeviceMemory {
+                           public DeviceMemory,
+                           public Handover {
  public:
   explicit ReplicatedStrategy(StrategyContext context);
 
@@ -64,6 +66,8 @@ class ReplicatedStrategy : public Strategy,
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
   void read_state(const StateReader& state, Optimizer& optimizer) override;
   std::vector<HeldMemory> held_memory() const override;
+  /// Replicas that differ become their mean, and so does what the hook owes.
+  bool hand_over(Optimizer& optimizer, const Parting& parting) override;
 
  protected:
   // To override, too.

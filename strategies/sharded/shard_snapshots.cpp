@@ -50,8 +50,17 @@ int buddy_shift(const std::vector<std::string>& hosts) {
   return n > 1 ? static_cast<int>(best) : 0;
 }
 
-void ShardSnapshots::exchange(const ShardPacker& own, const std::vector<std::string>& hosts,
-                              Communicator& communicator) {
+std::vector<int> heirs_of(const std::vector<int>& leaving, int ranks) {
+  std::vector<int> staying, heirs;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (std::find(leaving.begin(), leaving.end(), rank) == leaving.end()) staying.push_back(rank);
+  }
+  for (std::size_t i = 0; i < leaving.size() && !staying.empty(); ++i) heirs.push_back(staying[i % staying.size()]);
+  return heirs;
+}
+
+void ShardSnapshots::exchange(const ShardPacker& own, const std::vector<std::string>& hosts, Communicator& communicator,
+                              const std::vector<int>& leaving) {
   std::vector<HeldShard> shards;
   for (const auto& text : communicator.all_gather_bytes(to_text({own.held()}), "snapshot")) {
     const auto announced = held_shards_of(text);
@@ -69,7 +78,8 @@ void ShardSnapshots::exchange(const ShardPacker& own, const std::vector<std::str
     for (std::size_t r = 0; r < shards.size(); ++r) copies_.push_back({shards[r], place(r)});
     turn_ = 1 - turn_;
   } else {
-    give_to_buddy(own, hosts, shards, communicator);
+    leaving.empty() ? give_to_buddy(own, hosts, shards, communicator)
+                    : give_to_heirs(own, leaving, shards, communicator);
     fault_point("snapshot", own.held().step);
     communicator.barrier("snapshot");  // a rank that comes out knows that all have theirs
   }
@@ -105,7 +115,6 @@ void ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std
   copies_.push_back({own.held(), mine});
   if (shift == 0) return;
   const int buddy = (rank + shift) % n, ward = (rank - shift + n) % n;
-  auto theirs = bytes_of_length(shards[static_cast<std::size_t>(ward)].bytes);
   // Along each ring of buddies the ranks are numbered; the even ones send first.
   const auto ring = [&] {
     int steps = 0;
@@ -113,8 +122,25 @@ void ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std
     return steps;
   }();
   if (ring % 2 == 0) communicator.send(mine, buddy, "snapshot");
-  communicator.recv(theirs, ward, "snapshot");
+  receive(ward, shards[static_cast<std::size_t>(ward)], communicator);
   if (ring % 2 != 0) communicator.send(mine, buddy, "snapshot");
+}
+
+void ShardSnapshots::give_to_heirs(const ShardPacker& own, const std::vector<int>& leaving,
+                                   const std::vector<HeldShard>& shards, Communicator& communicator) {
+  const auto heirs = heirs_of(leaving, communicator.world_size());
+  const auto mine = own.pack();
+  copies_.push_back({own.held(), mine});
+  for (std::size_t i = 0; i < heirs.size(); ++i) {
+    if (leaving[i] == communicator.rank()) communicator.send(mine, heirs[i], "snapshot");
+    if (heirs[i] == communicator.rank())
+      receive(leaving[i], shards[static_cast<std::size_t>(leaving[i])], communicator);
+  }
+}
+
+void ShardSnapshots::receive(int from, const HeldShard& shard, Communicator& communicator) {
+  auto theirs = bytes_of_length(shard.bytes);
+  communicator.recv(theirs, from, "snapshot");
   const auto held = ShardCopy::unpack(theirs).held;  // the network may have damaged it
   copies_.push_back({held, std::move(theirs)});
 }

@@ -26,14 +26,19 @@ std::optional<RestorePlan> plan_restore(const std::vector<std::vector<HeldShard>
 /// one with which most are. 0 for one rank.
 int buddy_shift(const std::vector<std::string>& hosts);
 
+/// Who keeps the shards of ranks that leave: by `leaving`, a rank of 0 to `ranks` - 1 that stays; empty: none stays.
+std::vector<int> heirs_of(const std::vector<int>& leaving, int ranks);
+
 /// The copies that this rank can reach: all ranks' where they have memory in common, which outlives each of them; else
 /// of its own shard and of its ward's, the rank that it is the buddy of. A set of one step is replaced only when every
 /// rank has the next one, so a rank that dies at any moment leaves a whole set behind, unless its buddy dies too before
 /// the job has gone on.
 class ShardSnapshots {
  public:
-  /// Collective over `communicator`. Puts the copy of this rank's shard where another rank has it, too.
-  void exchange(const ShardPacker& own, const std::vector<std::string>& hosts, Communicator& communicator);
+  /// Collective over `communicator`. Puts the copy of this rank's shard where another rank has it, too: before ranks
+  /// leave, where those have it that stay.
+  void exchange(const ShardPacker& own, const std::vector<std::string>& hosts, Communicator& communicator,
+                const std::vector<int>& leaving = {});
   /// Collective over `communicator`, of the ranks that are left and those that are new: every shard of the newest whole
   /// set, one after the other, is brought to all and handed to `place`. Throws Error(state_lost) if there is no whole
   /// set.
@@ -49,6 +54,9 @@ class ShardSnapshots {
   const Room* room_for(std::uint64_t generation, const std::vector<HeldShard>& shards, Communicator& communicator);
   void give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts,
                      const std::vector<HeldShard>& shards, Communicator& communicator);
+  void give_to_heirs(const ShardPacker& own, const std::vector<int>& leaving, const std::vector<HeldShard>& shards,
+                     Communicator& communicator);
+  void receive(int from, const HeldShard& shard, Communicator& communicator);
 
   std::vector<Kept> copies_;
   std::array<Room, 2> rooms_;  // taken in turns, so that the set before stays

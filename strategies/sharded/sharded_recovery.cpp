@@ -29,6 +29,30 @@ void ShardedStrategy::take_snapshot(Optimizer& optimizer, std::uint64_t generati
       context_.hosts, *context_.program_communicator);
 }
 
+// hybrid_shard: whether those that stay make whole groups again.
+bool ShardedStrategy::divides_without(const std::vector<int>& leaving) const {
+  if (!mode_.has_replicas) return true;
+  std::map<std::string, int> on_host;
+  int staying = 0;
+  for (int rank = 0; rank < context_.world_size; ++rank) {
+    if (std::find(leaving.begin(), leaving.end(), rank) != leaving.end()) continue;
+    ++on_host[context_.hosts[static_cast<std::size_t>(rank)]];
+    ++staying;
+  }
+  const auto size = static_cast<int>(context_.options.fsdp_shard_size);
+  if (size > 0) return staying % size == 0;
+  return std::all_of(on_host.begin(), on_host.end(),
+                     [&](const auto& host) { return host.second == on_host.begin()->second; });
+}
+
+bool ShardedStrategy::hand_over(Optimizer& optimizer, const Parting& parting) {
+  if (!divides_without(parting.leaving)) return false;
+  snapshots_.exchange(ShardPacker({parting.generation, parting.step, group_->rank(), group_->world_size()},
+                                  parting.note, snapshot_tensors(optimizer)),
+                      context_.hosts, *context_.program_communicator, parting.leaving);
+  return true;
+}
+
 NamedTensors ShardedStrategy::snapshot_tensors(Optimizer& optimizer) {
   torch::NoGradGuard no_grad;
   const auto& flats = parameters_->flats();

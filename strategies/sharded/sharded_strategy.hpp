@@ -10,6 +10,7 @@
 
 #include "actors/strategy/device_memory.hpp"
 #include "actors/strategy/evaluation.hpp"
+#include "actors/strategy/handover.hpp"
 #include "actors/strategy/late_voting.hpp"
 #include "actors/strategy/peer_waits.hpp"
 #include "actors/strategy/saved_state.hpp"
@@ -57,7 +58,8 @@ class ShardedStrategy final : public Strategy,
                               public LateVoting,
                               public Evaluation,
                               public PeerWaits,
-                              public DeviceMemory {
+                              public DeviceMemory,
+                              public Handover {
  public:
   explicit ShardedStrategy(StrategyContext context);
   ShardedStrategy(StrategyContext context, ShardedMode mode, ShardedPart part);
@@ -95,6 +97,7 @@ class ShardedStrategy final : public Strategy,
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
   void read_state(const StateReader& state, Optimizer& optimizer) override;
   void publish_state() override { parameters_->publish(); }
+  bool hand_over(Optimizer& optimizer, const Parting& parting) override;
   void take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
                      const std::string& note) override;
   /// What a copy of this rank's shard is made of; buffers are with the first rank of the group. Live tensors.
@@ -118,6 +121,7 @@ class ShardedStrategy final : public Strategy,
   void collect_parameters();
   void make_groups();
   void place_model(bool keep_values);
+  bool divides_without(const std::vector<int>& leaving) const;
   void restore();
   void place_tensor(std::int32_t shard, std::string_view name, const at::Tensor& tensor);
   struct Unit {

@@ -135,7 +135,8 @@ std::string difference(const Job& job, const Outcome& found, const Outcome& righ
   }
   if (found.twice && job.strategy == "ddp" && job.event != "all")
     return "step " + std::to_string(*found.twice) + " is in the metrics twice";
-  const bool goes_back = hurts(job) && job.event != "disk" && job.event != "stop";  // steps may come again
+  const bool goes_back =
+      hurts(job) && job.event != "disk" && job.event != "stop" && job.event != "leave";  // steps may come again
   if (!goes_back && found.between_steps != right.between_steps)
     return "the program was called between steps " + std::to_string(found.between_steps) + " times, right are " +
            std::to_string(right.between_steps);
@@ -153,7 +154,7 @@ bool promises_bits(const Job& job) {
                     (job.resume_batch == 0 || job.resume_batch == job.batch_size) &&
                     (job.resume_strategy.empty() || job.resume_strategy == job.strategy);
   const bool owes = job.comm_hook == "owing" || job.comm_hook == "powersgd";  // and a dead rank's is lost
-  return job.event == "resume" ? same : hurts(job) && job.event != "lose" && !(owes && job.event == "kill");
+  return job.event == "resume" ? same : hurts(job) && !shrinks(job) && !(owes && job.event == "kill");
 }
 
 std::string other_bits(const Outcome& found, const Outcome& undisturbed) {

@@ -59,7 +59,7 @@ DIMENSIONS = {
     "staleness": [0, 1, 2],
     "verify_every": [0, 2],
     "snapshot_every": [10, 2],
-    "event": ["none", "resume", "kill", "lose", "all", "infinite", "net", "disk", "stop"],
+    "event": ["none", "resume", "kill", "lose", "leave", "all", "infinite", "net", "disk", "stop"],
     "resume_ranks": [0, 1, 2],
     "resume_batch": [0, 12, 24],
     "resume_strategy": ["", "ddp", "fsdp", "zero1", "local_sgd", "diloco", "gossip"],
@@ -91,7 +91,7 @@ RARE = {
     "amp": {"bf16": 8, "fp16": 8},
     "on_not_finite": {"stop": 3, "skip:1": 3},
     "switch_at": {"3:ddp": 3, "3:local_sgd": 3, "4:diloco": 3},
-    "event": {"kill": 6, "lose": 8, "all": 12, "infinite": 8, "net": 6, "disk": 12, "stop": 12},
+    "event": {"kill": 6, "lose": 8, "leave": 8, "all": 12, "infinite": 8, "net": 6, "disk": 12, "stop": 12},
 }
 
 SIMPLEST = {name: values[0] for name, values in DIMENSIONS.items()}
@@ -136,7 +136,7 @@ def kills(job):
 
 def hurts(job):
     """Something happens to a rank at `kill_at`."""
-    return kills(job) or job["event"] in ("all", "net", "disk", "stop")
+    return kills(job) or job["event"] in ("leave", "all", "net", "disk", "stop")
 
 
 def has_branch(job):
@@ -364,7 +364,7 @@ def settle_once(job):
     if job["event"] == "net" and is_local(job):  # of what is under way for a step the ranks' differences are taken anew
         simple("overlap")
     # Time decides how much of what is under way is lost.
-    if job["event"] in ("kill", "lose", "net") and job["strategy"] == "gossip":
+    if job["event"] in ("kill", "lose", "leave", "net") and job["strategy"] == "gossip":
         simple("event")
     if job["kill_at"] == "data" and job["feed"] == "uneven":  # which never comes there
         simple("kill_at")
@@ -378,7 +378,9 @@ def settle_once(job):
     # They go on from a mean; and where the last of them sees that another is replaced, what that one owed is lost.
     if job["event"] == "all" and (trains_apart(job) or job["comm_hook"] in ("owing", "powersgd")):
         simple("event")
-    if job["event"] == "lose" and job["feed"] == "uneven":  # whose batches are left is for the last rank to show
+    if job["event"] == "leave":  # between two steps
+        simple("kill_at")
+    if job["event"] in ("lose", "leave") and job["feed"] == "uneven":  # whose batches are left is for the last rank to show
         simple("hurt_rank")
     if trains_apart(job) and job["kill_at"] == "data":  # where the next step's batch may be made already
         simple("hurt_rank")
@@ -393,9 +395,9 @@ def settle_once(job):
         simple("event")
     # Of a mesh without copies a lost rank takes its part along.
     alone = is_mesh(job["strategy"]) and data_ranks(job["strategy"], job["ranks"]) == 1
-    if kills(job) and (job["ranks"] == 1 or alone):
+    if (kills(job) or job["event"] == "leave") and (job["ranks"] == 1 or alone):
         simple("event")
-    if job["event"] == "lose" and (is_mesh(job["strategy"]) or job["strategy"] == "hybrid_shard"):
+    if job["event"] in ("lose", "leave") and (is_mesh(job["strategy"]) or job["strategy"] == "hybrid_shard"):
         simple("event")  # of which the number of ranks is fixed
     if job["event"] == "lose" and job["strategy"] not in ("ddp", *APART):  # they may run steps again, with fewer ranks
         simple("dropout", "norm", *uneven)
@@ -455,7 +457,7 @@ def for_python(job):
     """The job with what pytorch.py does not cover at its simplest. Changes the job, and returns it."""
     for name in ("shuffle", "comm_hook", "amp", "switch_at"):
         job[name] = SIMPLEST[name]
-    for name, values in (("resume_strategy", APART), ("event", ("lose",))):
+    for name, values in (("resume_strategy", APART), ("event", ("lose", "leave"))):
         if job[name] in values:
             job[name] = SIMPLEST[name]
     if job["strategy"] in APART or job["feed"] == "uneven" and is_mesh(job["strategy"]):
@@ -465,7 +467,7 @@ def for_python(job):
 
 def for_processes(job):
     """A process is hurt by a signal. Changes the job, and returns it."""
-    if job["event"] in ("all", "net", "disk", "stop"):
+    if job["event"] in ("leave", "all", "net", "disk", "stop"):
         job["event"] = "kill"
     job["again"] = SIMPLEST["again"]
     return settle(job)

@@ -20,7 +20,7 @@ SEEDS, LEAST = 10_000, 20  # each pair is to run LEAST times in the first SEEDS 
 # of those that are to run 26 times runs fewer than 20 times.
 STEPS = [(math.sqrt(5) - 1) / 2, math.sqrt(2) - 1, math.sqrt(3) - 1]
 
-HURTS = ["kill", "lose", "all", "net", "disk", "stop"]
+HURTS = ["kill", "lose", "leave", "all", "net", "disk", "stop"]
 OF_TORCH = [name for name in DIMENSIONS["optimizer"] if name.startswith("torch.")]
 DILOCO = ({"strategy": ["diloco"]}, {"event": ["resume"], "resume_strategy": ["diloco"]}, {"strategy": ["ddp", "local_sgd"], "switch_at": ["4:diloco"]})
 LOCAL_SGD = ({"strategy": list(LOCAL)}, {"event": ["resume"], "resume_strategy": list(LOCAL)}, {"strategy": ["ddp"], "switch_at": ["3:local_sgd", "4:diloco"]})
@@ -33,7 +33,7 @@ NEEDS = [
     ("outer_momentum", [0], *DILOCO),
     ("sync_every", [3], *LOCAL_SGD),
     ("switch_at", DIMENSIONS["switch_at"][1:], {"strategy": ["ddp", *LOCAL]}),
-    ("kill_at", DIMENSIONS["kill_at"][1:], {"event": HURTS, "ranks": [2, 3, 4]}),
+    ("kill_at", DIMENSIONS["kill_at"][1:], {"event": [event for event in HURTS if event != "leave"], "ranks": [2, 3, 4]}),
     ("hurt_step", [0, 6], {"event": HURTS}),
     ("hurt_rank", ["first"], {"event": HURTS, "ranks": [2, 3, 4]}),
     ("again", ["other"], {"event": ["kill", "net"], "ranks": [2, 3, 4]}),

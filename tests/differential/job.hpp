@@ -91,7 +91,8 @@ struct Job {
                                ///< replaced), lose (it is not), all (all ranks are killed, and the job begins again
                                ///< from its last checkpoint), net (a rank's connections break), disk (its next
                                ///< checkpoint finds that full), stop (it stands still for a moment), hang (for so
-                               ///< long that it is replaced), slow (for a while it is)
+                               ///< long that it is replaced), slow (for a while it is), leave (it leaves on notice,
+                               ///< after the step)
   int resume_ranks = 0;        ///< 0: as many as before
   int resume_batch = 0;        ///< 0: as before
   std::string resume_strategy = "";  ///< empty: as before
@@ -126,9 +127,10 @@ inline constexpr int kWidth = 12;  ///< of cells
 inline bool kills(const Job& job) { return job.event == "kill" || job.event == "lose"; }
 /// Something happens to a rank.
 inline bool hurts(const Job& job) {
-  static const std::set<std::string> events{"kill", "lose", "all", "net", "disk", "stop", "hang", "slow"};
+  static const std::set<std::string> events{"kill", "lose", "all", "net", "disk", "stop", "hang", "slow", "leave"};
   return events.contains(job.event);
 }
+inline bool shrinks(const Job& job) { return job.event == "lose" || job.event == "leave"; }
 inline int hurt_rank_of(const Job& job) { return job.hurt_rank == "first" ? 0 : job.ranks - 1; }
 
 /// The ranks of such a strategy have models that differ.

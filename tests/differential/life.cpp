@@ -121,6 +121,7 @@ class Life {
   Loss loss_of(Net& net, const at::Tensor& input, const at::Tensor& target, const Place& place) {
     freeze(net, job_, rank_.steps_done());
     stop_if_due();
+    leave_if_due();
     const auto autocast = rank_.autocast();
     const auto output = net.forward(input, place);
     const auto parts = loss_parts(job_, output, target);
@@ -140,6 +141,13 @@ class Life {
         static_cast<int>(batch.micro_batch),
         {{system_of(rank_).compute().data_shard().index, batch.index[0].item<std::int64_t>(), batch.numel()}}};
     return loss_of(net, input_in(batch), target_in(job_, batch), place);
+  }
+  // At once: the coordinator, which has the notice, asks for it ten times a second.
+  void leave_if_due() {
+    auto& compute = system_of(rank_).compute();
+    const bool mine =
+        job_.event == "leave" && compute.membership().generation == 1 && rank_.rank() == hurt_rank_of(job_);
+    if (mine && rank_.steps_done() == hurt_step_of(job_)) compute.services().status->leaves = 1;
   }
   void stop_if_due() {
     if (stop_after_ > 0 && rank_.steps_done() == stop_after_ - 1)

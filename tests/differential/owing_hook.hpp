@@ -41,6 +41,14 @@ class OwingHook final : public CommHook {
     }
   }
 
+  void hand_over(Communicator& communicator) override {
+    for (auto& [name, owed] : owed_) {
+      auto mean = owed.now.contiguous();
+      communicator.all_reduce(mean, ReduceOp::avg, name);
+      owed.now.copy_(mean);
+    }
+  }
+
   static void add() {
     register_comm_hook("owing", [](const StrategyOptions&) { return std::make_shared<OwingHook>(); });
   }

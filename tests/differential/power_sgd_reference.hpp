@@ -55,6 +55,10 @@ class ReferencePowerSgd final : public RememberingHook<PowerSgdHistory> {
     return result;
   }
 
+  void leave(std::size_t rank) override {
+    for (auto& [name, history] : kept_) share_without(rank, history.errors);
+  }
+
  private:
   static at::Tensor in_memory_order(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
   /// Gram and Schmidt, in f64.

@@ -155,6 +155,7 @@ class PlainRun {
     outcome_.steps[step_++] = seen;
     meet();
     switch_if_due();
+    if (job_.event == "leave" && step_ == hurt_step_of(job_) + 1) leave();
     ++outcome_.between_steps;
     if (step_ % 5 == 0) keep_state();
   }
@@ -192,6 +193,20 @@ class PlainRun {
       newcomer.copy(replicas_.front());
       replicas_.insert(replicas_.begin() + lost, std::move(newcomer));
     }
+  }
+
+  // docs/strategies.md: what a rank that leaves has is shared by the others.
+  void leave() {
+    const auto leaving = hurt_rank_of(job_);
+    if (hook_) hook_->leave(static_cast<std::size_t>(leaving));
+    if (outer_) {
+      outer_->end(replicas_);
+      average_models_into_first(replicas_, /*buffers=*/false);
+      for (std::size_t r = 1; r < replicas_.size(); ++r)
+        replicas_[r].take_model(replicas_.front(), job_.broadcast_buffers);
+      replicas_.erase(replicas_.begin() + leaving);
+    }
+    --job_.ranks;
   }
 
   void train_apart(const std::string& strategy, std::int64_t begun) {

@@ -15,6 +15,14 @@ inline at::Tensor mean_of(const std::vector<at::Tensor>& of) {
   return mean / static_cast<double>(of.size());
 }
 
+/// All become their mean, but for one that goes.
+inline void share_without(std::size_t gone, std::vector<at::Tensor>& of) {
+  if (of.empty()) return;
+  const auto mean = mean_of(of);
+  of.erase(of.begin() + static_cast<std::ptrdiff_t>(gone));
+  for (auto& one : of) one = mean.clone();
+}
+
 class ReferenceHook {
  public:
   virtual ~ReferenceHook() = default;
@@ -25,6 +33,8 @@ class ReferenceHook {
   virtual void restart() = 0;  ///< as at the start of a run
   /// A rank was replaced, and what it owed is gone.
   virtual void lose(std::size_t) {}
+  /// A rank has left, and what all owed is shared by the others.
+  virtual void leave(std::size_t rank) = 0;
 };
 
 /// One that keeps a `Memory` of each parameter.
@@ -52,6 +62,9 @@ class ReferenceOwing final : public RememberingHook<std::vector<at::Tensor>> {  
     const auto sent = mean_of(owed) * 0.75;
     for (auto& of_rank : owed) of_rank = of_rank * 0.25;
     return sent;
+  }
+  void leave(std::size_t rank) override {
+    for (auto& [name, owed] : kept_) share_without(rank, owed);
   }
   void lose(std::size_t rank) override {
     for (auto& [name, owed] : kept_) owed[rank] = at::zeros_like(owed[rank]);

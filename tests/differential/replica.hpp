@@ -111,6 +111,11 @@ struct Replica {
     }
     copy_buffers(*other.net);
   }
+  void take_model(const Replica& other, bool with_buffers) {
+    torch::NoGradGuard no_grad;
+    for (std::size_t p = 0; p < parameters.size(); ++p) parameters[p].second.copy_(other.parameters[p].second);
+    if (with_buffers) copy_buffers(*other.net);
+  }
   void copy_buffers(const ReferenceNet& from) {
     torch::NoGradGuard no_grad;
     auto mine = net->named_buffers();
@@ -160,13 +165,13 @@ void average(at::Tensor mean, const std::vector<Replica>& replicas, const Of& of
 }
 
 /// The first replica's parameters and buffers become the mean over all.
-inline void average_models_into_first(std::vector<Replica>& replicas) {
+inline void average_models_into_first(std::vector<Replica>& replicas, bool buffers = true) {
   const auto& first = replicas.front();
   for (std::size_t p = 0; p < first.parameters.size(); ++p)
     average(first.parameters[p].second, replicas, [p](const auto& other) { return other.parameters[p].second; });
   std::set<const void*> seen;
   for (const auto& item : first.net->named_buffers()) {
-    if (seen.insert(item.value().unsafeGetTensorImpl()).second)
+    if (buffers && seen.insert(item.value().unsafeGetTensorImpl()).second)
       average(item.value(), replicas, [&](const auto& other) { return other.net->named_buffers()[item.key()]; });
   }
 }

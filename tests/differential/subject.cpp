@@ -155,7 +155,7 @@ std::string unlike(const Outcome& reported, const Outcome& recorded) {
 
 ChaosKind kind_of(const Job& job) {
   if (job.event == "hang") return ChaosKind::stop;
-  for (const auto kind : {ChaosKind::net, ChaosKind::disk, ChaosKind::stop, ChaosKind::slow}) {
+  for (const auto kind : {ChaosKind::net, ChaosKind::disk, ChaosKind::stop, ChaosKind::slow, ChaosKind::leave}) {
     if (job.event == name_of(kind)) return kind;
   }
   return ChaosKind::kill;
@@ -175,7 +175,7 @@ std::vector<PlacedFault> faults_of(const Job& job, int slot, int life) {
 SimulationOptions simulation_of(const Job& job, const Config& config) {
   auto simulation = testing::simulation_of(config);
   if (!hurts(job)) return simulation;
-  const bool replaces = job.event != "lose";
+  const bool replaces = !shrinks(job);
   simulation.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   simulation.recovery.enabled = true;
   simulation.recovery.fence_after = 2s;

@@ -293,3 +293,46 @@ TEST_CASE(
   CHECK(membership.rank_of({-1, 0}) == -1);
   CHECK(Membership().rank_of({0, 40}) == -1);
 }
+
+TEST_CASE("[L04] members leave once all have stopped for it between two steps, and no step is run again") {
+  auto q = question({0, 1, 2, 3});
+  q.survivors[1].leaves = "SIGTERM";
+  for (auto& survivor : q.survivors) survivor.report->parted = true;
+  SECTION("the job goes on without") {
+    const auto answer = plan_membership(q);
+    REQUIRE(answer.action == Action::go);
+    CHECK((slots(answer.next) == std::vector<int>{0, 2, 3}));
+    CHECK(answer.next.resume_step == 7);
+    CHECK(answer.reason == "rank 1 on a leaves (SIGTERM): shrinks from 4 to 3 ranks at step 7");
+  }
+  SECTION("a spare that is ready takes its place") {
+    q.candidates = {candidate(4, true)};
+    const auto answer = plan_membership(q);
+    REQUIRE(answer.action == Action::go);
+    CHECK((slots(answer.next) == std::vector<int>{0, 4, 2, 3}));
+    CHECK(answer.next.members[1].newcomer);
+  }
+  SECTION("one has not stopped for it: it was interrupted, and all stay for now") {
+    q.survivors[3].report->parted = false;
+    const auto answer = plan_membership(q);
+    REQUIRE(answer.action == Action::go);
+    CHECK((slots(answer.next) == std::vector<int>{0, 1, 2, 3}));
+  }
+  SECTION("one was lost meanwhile: who leaves stays for now, with what only it holds") {
+    q.survivors.pop_back();
+    const auto answer = plan_membership(q);
+    REQUIRE(answer.action == Action::go);
+    CHECK((slots(answer.next) == std::vector<int>{0, 1, 2}));
+  }
+  SECTION("the job needs it") {
+    q.min_ranks = 4;
+    const auto answer = plan_membership(q);
+    CHECK(answer.action == Action::park);
+    CHECK(answer.reason ==
+          "rank 1 on a leaves (SIGTERM): 3 ranks left and nobody to replace the others; the job needs 4");
+  }
+  SECTION("all leave") {
+    for (auto& survivor : q.survivors) survivor.leaves = "SIGTERM";
+    CHECK(plan_membership(q).action == Action::park);
+  }
+}

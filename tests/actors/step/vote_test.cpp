@@ -175,3 +175,13 @@ TEST_CASE("a stop asked for on one rank ends the step on all") {
   all[1].stop_signal = 2;
   CHECK(decide(all, kNames, {true, true}).stop_signal == 2);
 }
+
+TEST_CASE("[L04] ranks that leave are named by the decision, and the job does not stop for them") {
+  auto all = votes(4);
+  all[1].stop_signal = all[3].stop_signal = Vote::kLeaves;
+  auto decision = decide(all, kNames, {true, true});
+  CHECK(decision.stop_signal == 0);
+  CHECK((decision.leaving == std::vector<int>{1, 3}));
+  all[2].stop_signal = 15;
+  CHECK(decide(all, kNames, {true, true}).stop_signal == 15);
+}

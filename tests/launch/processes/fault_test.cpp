@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "tests/support/recovery_run.hpp"
@@ -425,6 +426,131 @@ TEST_CASE(
   CHECK_THAT(done.output,
              Catch::Contains("host b: its agent ended (signal 9") && Catch::Contains("the agent of b is gone"));
   CHECK(processes_of(folder.path()).empty());
+}
+
+namespace {
+
+// A job on hosts that are all this machine, as a host file has them.
+struct HostsJob {
+  HostsJob(const std::string& hosts, const std::vector<std::string>& flags, const std::vector<std::string>& settings) {
+    std::ofstream(folder / "hosts") << hosts;
+    std::vector<std::string> words{TROUPE_PROGRAM, "launch", "--hosts", folder / "hosts", "--run-dir", run()};
+    words.insert(words.end(), flags.begin(), flags.end());
+    for (const auto& word : {TROUPE_RANK_PROBE, "--probe_model", "norm", "--batch_size", "12", "--log_interval", "1",
+                             "--pause_ms", "20", "--epochs", "12", "--checkpoint_dir"})
+      words.emplace_back(word);
+    words.push_back(folder / "checkpoints");
+    words.insert(words.end(), settings.begin(), settings.end());
+    launch.emplace(words);
+  }
+  std::string run() const { return folder / "run"; }
+  void tell_agent(const std::string& host, int signal) {
+    const auto agent = testing::process_of("troupe", "\"host\":\"" + host + "\"", launch->pid());
+    REQUIRE(agent > 0);
+    ::kill(agent, signal);
+  }
+  // Each step of the job is in the records once, and in order.
+  void check_steps() const {
+    std::ifstream in(run() + "/metrics.jsonl");
+    std::int64_t next = 1;
+    for (std::string line; std::getline(in, line);) {
+      const auto record = nlohmann::json::parse(line);
+      if (record["kind"] == "train") CHECK(record["step"].get<std::int64_t>() == next++);
+    }
+    CHECK(next > 100);
+  }
+
+  testing::ScratchDirectory folder;
+  std::optional<testing::RunningProcess> launch;
+};
+
+constexpr const char* kHosts =
+    "a slots=2 address=127.0.0.1\nb slots=1 address=127.0.0.2\nc slots=1 address=127.0.0.3\n";
+
+}  // namespace
+
+TEST_CASE(
+    "[L04] fault 44: a host that is to leave does so between two steps, and the others go on without a step twice") {
+  const std::vector<std::string> strategy =
+      GENERATE(std::vector<std::string>{"--strategy", "ddp"}, std::vector<std::string>{"--strategy", "fsdp"},
+               std::vector<std::string>{"--strategy", "diloco", "--sync_every", "5"});
+  HostsJob job(kHosts, {}, strategy);
+  REQUIRE(job.launch->wait_for("step 10/"));
+  job.tell_agent("b", SIGTERM);
+  REQUIRE(job.launch->wait_for("rank 2 on b leaves (SIGTERM): shrinks from 4 to 3 ranks"));
+  REQUIRE(job.launch->wait_for("step 60/"));
+  job.tell_agent("a", SIGTERM);  // rank 0's, and its records
+  const auto done = job.launch->finish();
+  INFO(done.output);
+  CHECK(done.code == 0);
+  CHECK_THAT(done.output,
+             Catch::Contains("rank 0 on a leaves (SIGTERM), rank 1 on a leaves (SIGTERM): shrinks from 3 to 1 rank"));
+  CHECK_THAT(done.output, !Catch::Contains("is interrupted") && !Catch::Contains("its agent ended"));
+  job.check_steps();
+  CHECK(processes_of(job.folder.path()).empty());
+}
+
+TEST_CASE("[L04] fault 44: troupe drain lets a host leave, and says why it can't") {
+  HostsJob job(kHosts, {}, {});
+  const auto drain = [&](const std::string& host) {
+    testing::RunningProcess command({TROUPE_PROGRAM, "drain", host, job.run()});
+    return command.finish();
+  };
+  REQUIRE(job.launch->wait_for("step 5/"));
+  const auto unknown = drain("d");
+  CHECK(unknown.code == 2);
+  CHECK_THAT(unknown.output, Catch::Contains("the job has no such host: it has a, b, c"));
+  const auto left = drain("c");
+  CHECK(left.code == 0);
+  CHECK_THAT(left.output, Catch::Contains("the ranks of c leave after their step"));
+  REQUIRE(job.launch->wait_for("rank 3 on c leaves (troupe drain): shrinks from 4 to 3 ranks"));
+  const auto done = job.launch->finish();
+  INFO(done.output);
+  CHECK(done.code == 0);
+  job.check_steps();
+  const auto over = drain("a");
+  CHECK(over.code == 69);
+  CHECK_THAT(over.output, Catch::Contains("no job of yours on this host has this folder"));
+}
+
+TEST_CASE(
+    "[L04] fault 44: a notice during a recovery, another leave or a save waits for its end; a spare takes the place") {
+  HostsJob job(std::string(kHosts) + "d slots=1 address=127.0.0.4\n", {"--spares", "1"},
+               {"--save_every", "5", "--strategy", "fsdp"});
+  REQUIRE(job.launch->wait_for("step 10/"));
+  const auto rank = pid_said_by(job.launch->output(), "[rank 0] pid ");
+  REQUIRE(rank > 0);
+  ::kill(rank, SIGKILL);
+  job.tell_agent("b", SIGTERM);
+  job.tell_agent("c", SIGTERM);
+  const auto done = job.launch->finish();
+  INFO(done.output);
+  CHECK(done.code == 0);
+  CHECK_THAT(done.output, Catch::Contains("rank 2 on b leaves (SIGTERM)") && Catch::Contains("on c leaves (SIGTERM)"));
+  CHECK(processes_of(job.folder.path()).empty());
+}
+
+TEST_CASE("[L04] fault 44: a job that can't go on without a host saves and ends") {
+  SECTION("too few ranks would be left") {
+    HostsJob job(kHosts, {"--min-ranks", "4"}, {});
+    REQUIRE(job.launch->wait_for("step 10/"));
+    job.tell_agent("b", SIGTERM);
+    const auto done = job.launch->finish();
+    INFO(done.output);
+    CHECK(done.code == 75);
+    CHECK_THAT(done.output,
+               Catch::Contains("rank 2 on b leaves (SIGTERM): 3 ranks left") && Catch::Contains("--resume auto"));
+    CHECK_FALSE(std::filesystem::is_empty(job.folder / "checkpoints"));
+  }
+  SECTION("the strategy's number of ranks is fixed") {
+    HostsJob job(kHosts, {}, {"--strategy", "fsdp", "--fsdp_mode", "hybrid_shard", "--fsdp_shard_size", "2"});
+    REQUIRE(job.launch->wait_for("step 10/"));
+    job.tell_agent("b", SIGTERM);
+    const auto done = job.launch->finish();
+    INFO(done.output);
+    CHECK(done.code != 0);
+    CHECK_FALSE(std::filesystem::is_empty(job.folder / "checkpoints"));
+  }
 }
 
 TEST_CASE("[L05] fault 36: a spare that dies idle is noticed, and the next death shrinks the job") {

@@ -198,3 +198,10 @@ TEST_CASE("[C04] what a rank says that it has copies of is checked") {
     CHECK_THROWS_AS(held_shards_of(text), Error);
   }
 }
+
+TEST_CASE("[L04] the shards of ranks that leave are kept by ranks that stay") {
+  CHECK((heirs_of({1}, 3) == std::vector<int>{0}));
+  CHECK((heirs_of({0, 1}, 4) == std::vector<int>{2, 3}));
+  CHECK((heirs_of({0, 1, 2}, 4) == std::vector<int>{3, 3, 3}));
+  CHECK(heirs_of({0, 1}, 2).empty());
+}

@@ -1,0 +1,47 @@
+#pragma once
+#include <map>
+#include <string>
+
+#include "actors/coordinator/process_table.hpp"
+#include "actors/coordinator/save_rounds.hpp"
+
+namespace troupe {
+
+/// Processes that are to leave the job because their hosts want them gone, by slot, and how far each is. A member
+/// leaves between two steps: it says so with its vote, all hand over what only it holds, and the next membership is
+/// without it. A value; sends nothing.
+class LeaveNotices {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  /// Why one that --chaos drew leaves: its slot is filled again.
+  static constexpr const char* kDrill = "--chaos";
+
+  /// False: it is known.
+  bool add(const LeaveNotice& notice, Time now);
+  /// Another process has the slot: what the one before was told is over.
+  void joined(const ProcessId& process);
+  bool has(const ProcessId& process) const;
+  /// It has ended: whether another process is to take its slot.
+  bool ended(const ProcessId& process);
+  /// Nothing is to be started there.
+  bool has_slot(int slot) const { return notices_.contains(slot); }
+  /// Says of the survivors which of them leave, and takes candidates out that do.
+  void mark(MembershipQuestion& question);
+
+  /// To members that leave, in a generation that trains.
+  RankMessages ask(const ProcessTable& processes) const;
+  /// To processes that are members no longer, or never were: they end well. One whose part of a save is under way stays
+  /// for it, for a while.
+  RankMessages let_go(ProcessTable& processes, const SaveRounds& saves, Time now);
+
+ private:
+  struct Notice {
+    LeaveNotice notice;
+    Time since;
+    std::string save;  // that it has begun its part of
+  };
+  std::map<int, Notice> notices_;  // by slot
+};
+
+}  // namespace troupe

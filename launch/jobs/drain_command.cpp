@@ -1,0 +1,57 @@
+#include "launch/jobs/drain_command.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "launch/config/command_flags.hpp"
+#include "launch/jobs/living_jobs.hpp"
+#include "launch/process/displayable.hpp"
+#include "launch/run/run_identity.hpp"
+#include "launch/run/run_socket.hpp"
+#include "tensor_io/base/error.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr const char* kHelp =
+    "usage: troupe drain HOST [RUN]\n"
+    "\n"
+    "The ranks of a host leave their job after the step that they are in, with nothing lost, and the others go on. To "
+    "be\n"
+    "started on the launcher's host. SIGTERM to the host's agent (`troupe node`), or to the `troupe launch` of a node "
+    "that\n"
+    "is not the first, does the same.\n"
+    "\n"
+    "  HOST  as in the host list\n"
+    "  RUN   the run's folder (runs/latest)\n"
+    "\n"
+    "example: troupe drain gpu7\n";
+
+}  // namespace
+
+int drain_command(const std::vector<std::string>& words) {
+  bool help = false;
+  const auto given = read_words(words, {{"--help", &help}, {"-h", &help}}, "troupe drain");
+  if (help) return std::fputs(kHelp, stdout), 0;
+  if (given.empty() || given.size() > 2)
+    throw Error(ErrorCode::usage, "troupe drain", "it takes a HOST, and perhaps a RUN", "see troupe drain --help");
+  const std::string run = given.size() < 2 ? std::string(kRunsFolder) + "/latest" : given[1];
+  const auto name = displayable(run, 200);
+  std::error_code failure;
+  const auto folder = std::filesystem::canonical(run, failure).string();
+  const auto jobs = living_jobs();
+  const bool lives = std::any_of(jobs.begin(), jobs.end(), [&](const auto& job) { return job.folder == folder; });
+  if (failure || !lives)
+    throw Error(ErrorCode::unavailable, name, "no job of yours on this host has this folder", "troupe ps lists them");
+  const auto answer = ask_run(folder, "drain " + given[0]);
+  if (answer.empty())
+    throw Error(ErrorCode::usage, name, "its launcher has no list of hosts",
+                "a node of --nnodes leaves when its `troupe launch` gets SIGTERM");
+  const bool done = answer.starts_with("ok ");
+  if (!done) throw Error(ErrorCode::usage, displayable(given[0], 200), answer, "");
+  std::puts(answer.substr(3).c_str());
+  return 0;
+}
+
+}  // namespace troupe
