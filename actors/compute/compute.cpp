@@ -223,11 +223,7 @@ std::vector<Vote> Compute::vote(const GradientSummary& summary, double norm) {
   mine.not_finite_parameter = summary.not_finite_parameter;
   mine.made_by_hook = summary.made_by_hook ? 1 : 0;
   mine.gradient_norm = norm;
-  const auto& status = *services().status;
-  int signal = process_stop_signal.load();
-  if (signal == 0) signal = status.stop_signal.load();
-  if (signal == 0 && status.leaves == membership().generation) signal = VoteNumbers::kLeaves;
-  mine.stop_signal = static_cast<std::uint8_t>(signal);
+  mine.stop_signal = services().status->end_for_vote(membership().generation);
   mine.rebuild = summary.order_changed ? 1 : 0;
   mine.used = summary.used;
   mine.parameter_hash = replicas_.parameter_hash_if_due();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "actors/coordinator/leave_notices.hpp"
+
 namespace troupe {
 
 std::vector<ChaosInjector::Injection> ChaosInjector::due(ProcessTable& processes, bool whole, Time now) {
@@ -19,7 +21,7 @@ std::vector<ChaosInjector::Injection> ChaosInjector::due(ProcessTable& processes
     run_->happened(event, there);
     if (!there) continue;
     if (event.kind == ChaosKind::kill || event.kind == ChaosKind::stop) process->hurt = true;
-    injection.process = event.kind == ChaosKind::leave ? process->joined.process : ProcessId{};
+    if (event.kind == ChaosKind::leave) injection.leaves = {process->joined.process, LeaveNotices::kDrill};
     injection.target = process->supervisor;
     injection.fault = {event.kind, event.lasts.count()};
   }

@@ -9,9 +9,9 @@ class ChaosInjector {
  public:
   using Time = std::chrono::steady_clock::time_point;
   struct Injection {
-    std::string line;            ///< for the user
-    ProcessId process;           ///< that is to leave; slot -1: none
-    RankSupervisorActor target;  ///< gets `fault`; null: it is not there
+    std::string line;                   ///< for the user
+    std::optional<LeaveNotice> leaves;  ///< it is to leave instead
+    RankSupervisorActor target;         ///< gets `fault`; null: it is not there
     InjectFault fault;
   };
 

@@ -8,8 +8,6 @@ namespace troupe {
 
 namespace {
 
-ErrorReport job_is_done() { return {.code = ErrorCode::ok, .cause = "the job is done"}; }
-
 // Why a process is none of this job's; empty: it is.
 std::string refusal(const JoinJob& join, const CoordinatorOptions& options) {
   const int slot = join.process.slot;
@@ -143,7 +141,7 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
     recover({.code = ErrorCode::ok, .cause = "slot " + std::to_string(slot) + " on " + join.host + " joins"});
   } else if (phase == Phase::recovering ||
              (phase == Phase::forming && static_cast<int>(processes.all().size()) >= options.world_size)) {
-    if (unheard.empty()) plan();  // one that is late is looked for ten times a second
+    if (interruption.all_heard()) plan();  // one that is late is looked for ten times a second
   }
   return accepted;
 }
@@ -152,10 +150,7 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
 void CoordinatorState::tell_again(const JoinJob& join, const RankSupervisorActor& supervisor) {
   const auto& current = processes.current();
   if (join.generation < current.generation) self->send(supervisor, current);
-  if (phase == Phase::recovering) {
-    unheard.insert(join.process.slot);
-    if (!parting) self->send(supervisor, InterruptRanks{current.generation, interruption});
-  }
+  if (phase == Phase::recovering) send(interruption.came_back(join.process.slot, processes));
   send(saves.came_back(join.process, processes));
 }
 
@@ -171,10 +166,10 @@ void CoordinatorState::ended(const RankEnded& ended) {
   if (phase == Phase::over) return;
   // A rank that was told to abort has nothing new to say.
   if (ended.report.code != ErrorCode::ok && ended.report.code != ErrorCode::interrupted) return abort(ended.report);
-  if (processes.all_ended()) end_job({job_is_done(), 0});
+  if (processes.all_ended()) end_job(end_of_all(*this, ended.report));
   if (phase == Phase::training) send(processes.leave_loop());
-  unheard.erase(ended.process.slot);
-  if (phase == Phase::recovering && unheard.empty()) plan();
+  interruption.heard(ended.process.slot);
+  if (phase == Phase::recovering && interruption.all_heard()) plan();
 }
 
 void CoordinatorState::abort(const ErrorReport& reason, int code) {

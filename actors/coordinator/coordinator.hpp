@@ -2,10 +2,10 @@
 #include <caf/all.hpp>
 
 #include <functional>
-#include <set>
 
 #include "actors/coordinator/chaos_injector.hpp"
 #include "actors/coordinator/failure_detector.hpp"
+#include "actors/coordinator/interruption.hpp"
 #include "actors/coordinator/leave_notices.hpp"
 #include "actors/coordinator/membership_plan.hpp"
 #include "actors/coordinator/message_filter.hpp"
@@ -64,7 +64,6 @@ struct CoordinatorState {
   void tick();
 
   bool fence_silent();
-  void hurt_ranks();
   void lose(int slot, const std::string& why, bool proved);
   void fence(int slot, const std::string& why);
   void kill(const ProcessId& process, const std::string& host, const std::string& why);
@@ -83,9 +82,6 @@ struct CoordinatorState {
   Phase phase = Phase::forming;
   caf::actor_clock::time_point since;  // the phase began, or was prolonged
   JobOver verdict;                     // of a job that is over
-  ErrorReport interruption;            // why the last generation that was interrupted is over
-  bool parting = false;                // ... because members leave: the others come to the same place by themselves
-  std::set<int> unheard;               // slots of members that have not left the interrupted generation
   std::vector<ProcessId> unproved;     // lost members of this generation whose death is not proved yet
   ProcessTable processes;
   SlotTable slots;
@@ -99,6 +95,7 @@ struct CoordinatorState {
   MessageFilter filter;
   Resumption resumption;
   RecoveryProgress progress;
+  Interruption interruption;
   static inline const char* name = "coordinator";
 };
 
@@ -108,6 +105,8 @@ void write_down(const Membership& next, const CoordinatorOptions& options);
 void take_over(CoordinatorState& state, const Membership& known);
 /// A host's agent wants a process of its gone.
 void take_notice(CoordinatorState& state, const LeaveNotice& notice);
+/// What a job's end is once all its ranks have ended well, the last with this report.
+JobOver end_of_all(const CoordinatorState& state, const ErrorReport& last);
 /// Asks members to leave, and lets those go that have.
 void let_leave(CoordinatorState& state);
 /// How many members did not come back to a coordinator that has been started again; nullopt: it is too early to say.

@@ -16,6 +16,15 @@ void take_notice(CoordinatorState& state, const LeaveNotice& notice) {
   if (state.phase == CoordinatorState::Phase::forming) state.slots.set_absent(slot);
 }
 
+JobOver end_of_all(const CoordinatorState& state, const ErrorReport& last) {
+  const bool stopped = last.code == ErrorCode::interrupted && state.notices.concern(state.processes.current());
+  if (!stopped) return {{.code = ErrorCode::ok, .cause = "the job is done"}, 0};
+  ErrorReport report{.code = ErrorCode::parked,
+                     .cause = "a host's ranks were to leave, and the others can't go on without them",
+                     .remedy = "start again with --resume auto, on as many ranks as before"};
+  return {report, exit_code(report.code)};
+}
+
 // Ten times a second: an answer may be lost with its connection.
 void let_leave(CoordinatorState& state) {
   if (!state.options.recovery.enabled) return;

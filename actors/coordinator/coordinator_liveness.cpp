@@ -18,6 +18,20 @@ std::optional<ErrorReport> word_of_interrupted(const ProcessTable& processes) {
   return std::nullopt;
 }
 
+// --chaos.
+void hurt_ranks(CoordinatorState& state) {
+  const bool whole = state.phase == CoordinatorState::Phase::training &&
+                     state.processes.current().world_size() == state.options.world_size;
+  for (const auto& injection : state.chaos.due(state.processes, whole, state.now())) {
+    state.options.log(injection.line);
+    if (injection.leaves) {
+      take_notice(state, *injection.leaves);
+    } else if (injection.target) {
+      state.self->send(injection.target, injection.fault);
+    }
+  }
+}
+
 }  // namespace
 
 void CoordinatorState::consider(const CollectiveState& state) {
@@ -72,7 +86,7 @@ void CoordinatorState::tick() {
     if (const auto accused = stalls.judge(processes.current().members.size())) return abort(*accused);
   }
   for (const auto& line : saves.slow(now())) options.log(line);
-  if (phase != Phase::forming) hurt_ranks();
+  if (phase != Phase::forming) hurt_ranks(*this);
   let_leave(*this);
   if (phase == Phase::training && processes.current().world_size() < options.world_size) {
     for (const int slot : slots.cooled(now())) replace(slot);  // the job still lacks a rank
@@ -104,17 +118,6 @@ bool CoordinatorState::fence_silent() {
     return true;
   }
   return false;
-}
-
-void CoordinatorState::hurt_ranks() {
-  const bool whole = phase == Phase::training && processes.current().world_size() == options.world_size;
-  for (const auto& injection : chaos.due(processes, whole, now())) {
-    options.log(injection.line);
-    if (injection.process.slot >= 0) {
-      take_notice(*this, {injection.process, LeaveNotices::kDrill});
-    } else if (injection.target)
-      self->send(injection.target, injection.fault);
-  }
 }
 
 }  // namespace troupe

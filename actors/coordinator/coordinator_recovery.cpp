@@ -86,8 +86,8 @@ MembershipAnswer answer_to(const MembershipQuestion& question, CoordinatorState&
     return unknown_job(question, state.options.recovery);
   const auto& fault = state.slots.program_fault();
   auto answer = fault.empty() ? state.options.plan(question) : park_once_heard(question, fault);
-  if (answer.action == Action::wait && state.phase == CoordinatorState::Phase::recovering && !state.parting &&
-      question.waited > state.options.recovery.hang_after)
+  if (answer.action == Action::wait && state.phase == CoordinatorState::Phase::recovering &&
+      !state.interruption.parting() && question.waited > state.options.recovery.hang_after)
     expel_hung(question, state, answer);
   return answer;
 }
@@ -136,15 +136,15 @@ void CoordinatorState::interrupted(const RankInterrupted& report) {
   process->interrupted = report;
   detector.heard(slot, now());
   send(saves.interrupted(report, processes));
-  const bool failed = phase == Phase::training || (parting && !report.parted);  // others may wait for it
+  const bool failed = phase == Phase::training || (interruption.parting() && !report.parted);  // others may wait for it
   if (failed && options.recovery.enabled) {
     recover(report_of(report, processes.rank_of(slot)), report.parted);
   } else if (phase == Phase::training) {
     // Who is to blame shows in a moment: its connection closes, or it says so itself. Else this rank's word stands.
     enter(Phase::recovering);
   } else if (options.recovery.enabled) {
-    unheard.erase(slot);
-    if (unheard.empty()) plan();
+    interruption.heard(slot);
+    if (interruption.all_heard()) plan();
   }
 }
 
@@ -153,7 +153,7 @@ void CoordinatorState::lose(int slot, const std::string& why, bool proved) {
   const bool was_member = process.member && processes.member_rank(process.joined.process) >= 0;
   const auto report = death_of(processes.rank_of(slot), why);
   process.ended = report;
-  unheard.erase(slot);
+  interruption.heard(slot);
   if (phase == Phase::over) return;
   send(saves.lost(process.joined.process, why, processes));
   if (!was_member) {
@@ -166,7 +166,7 @@ void CoordinatorState::lose(int slot, const std::string& why, bool proved) {
   }
   if (!process.hurt) slots.add_death(slot, now());
   if (proved) replace(slot);
-  if (was_member && (phase == Phase::training || parting)) {
+  if (was_member && (phase == Phase::training || interruption.parting())) {
     recover(report);
   } else if (phase == Phase::recovering) {
     plan();
@@ -187,20 +187,11 @@ void CoordinatorState::fence(int slot, const std::string& why) {
 }
 
 void CoordinatorState::recover(const ErrorReport& reason, bool parted) {
-  const auto generation = processes.current().generation;
+  const auto generation = "generation " + std::to_string(processes.current().generation);
   enter(Phase::recovering);
-  interruption = reason;
-  parting = parted;
-  if (!parting)
-    options.log((reason.code == ErrorCode::ok ? "" : "generation " + std::to_string(generation) + " is interrupted: ") +
-                reason.cause);
-  unheard.clear();
-  for (const auto& [slot, process] : processes.all()) {
-    if (!process.member || process.ended) continue;
-    if (!parting) self->send(process.supervisor, InterruptRanks{generation, reason});
-    if (!process.interrupted) unheard.insert(slot);
-  }
-  if (unheard.empty()) plan();
+  if (!parted) options.log((reason.code == ErrorCode::ok ? "" : generation + " is interrupted: ") + reason.cause);
+  send(interruption.begin(reason, parted, processes));
+  if (interruption.all_heard()) plan();
 }
 
 // Looks at every rank, so it is not called for every report of one: with the last of them, and ten times a second.
@@ -235,9 +226,8 @@ void CoordinatorState::announce(Membership next) {
   if (phase == Phase::recovering)
     options.log("generation " + std::to_string(next.generation) + ": " + next.reason + " (after " +
                 std::to_string(in_ms(now() - since).count()) + " ms)");
-  processes.make_current(std::move(next), std::exchange(parting, false));
+  processes.make_current(std::move(next), interruption.end());
   unproved.clear();
-  unheard.clear();
   stalls.clear();
   values.clear();
   enter(Phase::training);

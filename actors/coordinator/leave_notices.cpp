@@ -35,6 +35,11 @@ void LeaveNotices::mark(MembershipQuestion& question) {
   std::erase_if(question.candidates, [this](const Candidate& candidate) { return has(candidate.process); });
 }
 
+bool LeaveNotices::concern(const Membership& current) const {
+  return std::any_of(current.members.begin(), current.members.end(),
+                     [this](const Member& member) { return has(member.process); });
+}
+
 RankMessages LeaveNotices::ask(const ProcessTable& processes) const {
   RankMessages messages;
   for (const auto& [slot, notice] : notices_) {

@@ -29,6 +29,8 @@ class LeaveNotices {
   /// Says of the survivors which of them leave, and takes candidates out that do.
   void mark(MembershipQuestion& question);
 
+  /// Whether a member of the current membership was to leave.
+  bool concern(const Membership& current) const;
   /// To members that leave, in a generation that trains.
   RankMessages ask(const ProcessTable& processes) const;
   /// To processes that are members no longer, or never were: they end well. One whose part of a save is under way stays

@@ -12,8 +12,9 @@
 namespace troupe {
 
 /// What a part of the coordinator has ranks told, in this order.
-using RankMessages = std::vector<
-    std::pair<RankSupervisorActor, std::variant<PublishCheckpoint, SaveEnded, LeaveLoop, LeaveJob, AbortJob>>>;
+using RankMessages =
+    std::vector<std::pair<RankSupervisorActor,
+                          std::variant<PublishCheckpoint, SaveEnded, LeaveLoop, LeaveJob, AbortJob, InterruptRanks>>>;
 
 /// A process that has joined the job.
 struct JoinedProcess {

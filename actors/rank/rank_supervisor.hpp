@@ -11,6 +11,7 @@
 #include "actors/messages/membership.hpp"
 #include "actors/messages/messages.hpp"
 #include "actors/rank/save_relay.hpp"
+#include "actors/step/vote.hpp"
 #include "tensor_io/communicator/communicator.hpp"
 
 namespace troupe {
@@ -78,6 +79,13 @@ inline std::atomic<int> process_stop_signal{0};
 
 /// What other threads of a rank may ask without a message.
 struct RankStatus {
+  /// What this rank's vote in a generation says of its end: a signal, VoteNumbers::kLeaves or 0.
+  std::uint8_t end_for_vote(std::uint64_t generation) const {
+    int signal = process_stop_signal.load();
+    if (signal == 0) signal = stop_signal.load();
+    return signal == 0 && leaves == generation ? VoteNumbers::kLeaves : static_cast<std::uint8_t>(signal);
+  }
+
   std::atomic<int> stop_signal{0};          ///< SIGINT or SIGTERM was received: finish the step
   std::atomic<std::uint64_t> leaves{0};     ///< the generation that this rank is to leave: the next vote says so
   std::atomic<bool> loop_ended{false};      ///< Compute has left its loop

@@ -172,10 +172,8 @@ void Job::start_agent(int host) {
   agent.last_exit = world_.now();
   const int all = options_.ranks + options_.spares;
   for (int slot = 0; slot < all; ++slot) {
-    if (slot % options_.hosts == host) agent.children[slot] = {slot, ++incarnations_};
+    if (slot % options_.hosts == host) start_rank(agent, {slot, ++incarnations_});
   }
-  const auto children = agent.children;
-  for (const auto& [slot, id] : children) start_rank(agent, id);
   agent.actor = world_.spawn(
       *agent.process, [this, &agent](caf::event_based_actor* self, NoArgument) { return agent_behavior(self, agent); },
       NoArgument{});
@@ -215,13 +213,10 @@ caf::behavior Job::agent_behavior(caf::event_based_actor* self, Agent& agent) {
       },
       [](const std::string&) {},
       [this, &agent](const StartRank& start) {
-        if (agent.over) return;
-        agent.children[start.process.slot] = start.process;
-        start_rank(agent, start.process);
+        if (!agent.over) start_rank(agent, start.process);
       },
       [this](const KillRank& kill) {
-        auto* rank = living(kill.process.slot);
-        if (rank && rank->id == kill.process) kill_rank(*rank);
+        if (auto* rank = living(kill.process.slot); rank && rank->id == kill.process) kill_rank(*rank);
       },
       [this, &agent](const JobOver& over) {
         agent.over = over;
@@ -292,6 +287,7 @@ void Job::look_at_agents() {
 // ---------------------------------------------------------------- ranks
 
 void Job::start_rank(Agent& agent, const ProcessId& id) {
+  agent.children[id.slot] = id;
   auto time_to_start = milliseconds(draw_.in(20, 400));
   world_.after(time_to_start, [this, &agent_process = *agent.process, host = agent.host, id, start = starts_] {
     if (start != starts_ || !agent_process.alive) return;
@@ -397,19 +393,18 @@ void Job::kill_rank(RankProcess& rank) {
 
 // waitpid, of its agent if that lives.
 void Job::rank_ended(RankProcess& rank, int wait_status) {
-  if (const auto* agent = agent_of(rank)) {
-    world_.after(std::chrono::microseconds(draw_.in(100, 20'000)),
-                 [process = agent->process, actor = agent->actor, id = rank.id, wait_status] {
-                   if (process->alive) caf::anon_send(actor, RankExited{id, wait_status});
-                 });
-  }
+  const auto* agent = agent_of(rank.agent);
+  if (agent == nullptr) return;
+  world_.after(std::chrono::microseconds(draw_.in(100, 20'000)),
+               [process = agent->process, actor = agent->actor, id = rank.id, wait_status] {
+                 if (process->alive) caf::anon_send(actor, RankExited{id, wait_status});
+               });
 }
 
-Job::Agent* Job::agent_of(const RankProcess& rank) {
-  for (auto& agent : agents_) {
-    if (agent->host == rank.agent && agent->process->alive) return agent.get();
-  }
-  return nullptr;
+Job::Agent* Job::agent_of(int host) {
+  const auto found = std::find_if(agents_.begin(), agents_.end(),
+                                  [host](const auto& agent) { return agent->host == host && agent->process->alive; });
+  return found == agents_.end() ? nullptr : found->get();
 }
 
 bool Job::comes_to(RankModel& rank, Process& process, const char* point, std::int64_t step) {

@@ -114,7 +114,7 @@ class Job {
   void rank_ended(RankProcess& rank, int wait_status);
   void kill_rank(RankProcess& rank);
   RankProcess* living(int slot);
-  Agent* agent_of(const RankProcess& rank);  // nullptr: it does not live
+  Agent* agent_of(int host);  // nullptr: it does not live
   RankProcess* of(const Process& process);
   void record(const Membership& next);
   void look_at_agents();

@@ -7,6 +7,12 @@ namespace troupe::simulator {
 
 using namespace std::chrono_literals;
 
+namespace {
+
+const char* why_it_leaves(const Fault& fault) { return fault.lasts.count() == 0 ? "SIGTERM" : LeaveNotices::kDrill; }
+
+}  // namespace
+
 void Job::freeze(Process& process, milliseconds lasts) {
   if (!process.alive) return;
   world_.freeze(process);
@@ -19,12 +25,7 @@ void Job::freeze(Process& process, milliseconds lasts) {
 void Job::inflict(const Fault& fault) {
   if (done_) return;
   auto* rank = living(fault.target);
-  auto* agent = [&]() -> Agent* {
-    for (auto& agent : agents_) {
-      if (agent->host == fault.target && agent->process->alive) return agent.get();
-    }
-    return nullptr;
-  }();
+  auto* agent = agent_of(rank && fault.kind == FaultKind::leave ? rank->agent : fault.target);
   world_.log("fault: " + fault.to_string());
   calm_from_ = std::max(calm_from_, world_.now() + fault.lasts);
   switch (fault.kind) {
@@ -79,9 +80,7 @@ void Job::inflict(const Fault& fault) {
       world_.after(fault.lasts, [this] { world_.slow_network(0ms); });
       break;
     case FaultKind::leave:
-      if (rank && agent_of(*rank))
-        caf::anon_send(agent_of(*rank)->actor,
-                       LeaveNotice{rank->id, fault.lasts.count() == 0 ? "SIGTERM" : LeaveNotices::kDrill});
+      if (rank && agent) caf::anon_send(agent->actor, LeaveNotice{rank->id, why_it_leaves(fault)});
       break;
     case FaultKind::full_run_disk: full_disks_.insert(kRunDisk); break;
     case FaultKind::full_disk: full_disks_.insert(fault.target); break;

@@ -400,8 +400,7 @@ void RankModel::vote() {
   Vote mine;
   mine.step = steps_done();
   mine.samples = static_cast<double>(kGlobalBatch) / membership_.world_size();
-  mine.stop_signal = static_cast<std::uint8_t>(status_->stop_signal.load());
-  if (mine.stop_signal == 0 && status_->leaves == membership_.generation) mine.stop_signal = Vote::kLeaves;
+  mine.stop_signal = status_->end_for_vote(membership_.generation);
   std::string bytes(vote_bytes(0), '\0');
   encode_vote(mine, {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
   if (!is_here("vote")) return;

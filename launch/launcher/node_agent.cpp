@@ -124,7 +124,7 @@ int NodeAgent::verdict() {
   const RankProcesses::Ended* root = nullptr;
   for (const auto& ended : failures) {
     const int code = exit_code_of_wait_status(ended.wait_status);
-    if (parks && code == exit_code(ErrorCode::parked)) continue;
+    if (parks && (code == exit_code(ErrorCode::parked) || code == 128 + SIGTERM)) continue;
     if (stop_signal_ != 0 && code == 128 + stop_signal_) continue;
     // One that hung until we ended it is no reason.
     if (ended_by_us && &ended != &failures.front() && (code == 128 + SIGTERM || code == 128 + SIGKILL)) continue;

@@ -20,6 +20,20 @@ void copy_common(std::int64_t from_begin, const at::Tensor& from, std::int64_t t
   if (begin < end) to.narrow(0, begin - to_begin, end - begin).copy_(from.narrow(0, begin - from_begin, end - begin));
 }
 
+// hybrid_shard: whether the ranks that stay are as many on each host, or a multiple of the size that is asked for.
+bool make_groups_without(const std::vector<int>& leaving, const std::vector<std::string>& hosts, int size) {
+  std::map<std::string, int> on_host;
+  int staying = 0;
+  for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank) {
+    if (std::find(leaving.begin(), leaving.end(), rank) != leaving.end()) continue;
+    ++on_host[hosts[static_cast<std::size_t>(rank)]];
+    ++staying;
+  }
+  if (size > 0) return staying % size == 0;
+  return std::all_of(on_host.begin(), on_host.end(),
+                     [&](const auto& host) { return host.second == on_host.begin()->second; });
+}
+
 }  // namespace
 
 void ShardedStrategy::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
@@ -29,24 +43,9 @@ void ShardedStrategy::take_snapshot(Optimizer& optimizer, std::uint64_t generati
       context_.hosts, *context_.program_communicator);
 }
 
-// hybrid_shard: whether those that stay make whole groups again.
-bool ShardedStrategy::divides_without(const std::vector<int>& leaving) const {
-  if (!mode_.has_replicas) return true;
-  std::map<std::string, int> on_host;
-  int staying = 0;
-  for (int rank = 0; rank < context_.world_size; ++rank) {
-    if (std::find(leaving.begin(), leaving.end(), rank) != leaving.end()) continue;
-    ++on_host[context_.hosts[static_cast<std::size_t>(rank)]];
-    ++staying;
-  }
-  const auto size = static_cast<int>(context_.options.fsdp_shard_size);
-  if (size > 0) return staying % size == 0;
-  return std::all_of(on_host.begin(), on_host.end(),
-                     [&](const auto& host) { return host.second == on_host.begin()->second; });
-}
-
 bool ShardedStrategy::hand_over(Optimizer& optimizer, const Parting& parting) {
-  if (!divides_without(parting.leaving)) return false;
+  const auto size = static_cast<int>(context_.options.fsdp_shard_size);
+  if (mode_.has_replicas && !make_groups_without(parting.leaving, context_.hosts, size)) return false;
   snapshots_.exchange(ShardPacker({parting.generation, parting.step, group_->rank(), group_->world_size()},
                                   parting.note, snapshot_tensors(optimizer)),
                       context_.hosts, *context_.program_communicator, parting.leaving);

@@ -121,7 +121,6 @@ class ShardedStrategy final : public Strategy,
   void collect_parameters();
   void make_groups();
   void place_model(bool keep_values);
-  bool divides_without(const std::vector<int>& leaving) const;
   void restore();
   void place_tensor(std::int32_t shard, std::string_view name, const at::Tensor& tensor);
   struct Unit {
