@@ -13,7 +13,7 @@ void take_notice(CoordinatorState& state, const LeaveNotice& notice) {
   state.options.log((member ? "rank " + std::to_string(state.processes.rank_of(slot))
                             : "the process in slot " + std::to_string(slot)) +
                     " is to leave (" + notice.why + ")");
-  if (state.phase == CoordinatorState::Phase::forming) state.slots.set_absent(slot);
+  if (state.phase == CoordinatorState::Phase::forming && state.options.life == 0) state.slots.set_absent(slot);
 }
 
 JobOver end_of_all(const CoordinatorState& state, const ErrorReport& last) {

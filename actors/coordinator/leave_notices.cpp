@@ -56,6 +56,7 @@ RankMessages LeaveNotices::let_go(ProcessTable& processes, const SaveRounds& sav
   for (const auto& [slot, notice] : notices_) {
     auto* process = processes.find(notice.notice.process);
     if (process == nullptr || process->member || !process->is_active()) continue;
+    if (process->joined.generation > processes.current().generation) continue;  // a member, for all that is known here
     if (saves.awaits(notice.save) && now - notice.since < kSave) continue;
     process->ended = ErrorReport{.code = ErrorCode::ok, .cause = "it leaves the job (" + notice.notice.why + ")"};
     messages.emplace_back(process->supervisor, AbortJob{*process->ended});

@@ -346,6 +346,19 @@ TEST_CASE("[T01] a job goes on with fewer ranks and the same batches") {
          R"({"ranks": 3, "event": "lose", "strategy": "diloco", "kill_at": "committed", "accumulate": 2})"});
 }
 
+TEST_CASE("[L04] a rank that leaves on notice takes nothing along, and no step is run again") {
+  right({R"({"ranks": 3, "event": "leave"})",
+         R"({"ranks": 4, "event": "leave", "strategy": "fsdp", "backend": "gloo"})",
+         R"({"ranks": 3, "event": "leave", "strategy": "zero1", "optimizer": "adamw", "hurt_rank": "first"})",
+         R"({"ranks": 3, "event": "leave", "strategy": "diloco", "sync_every": 3, "overlap": 1})",
+         R"({"ranks": 3, "event": "leave", "strategy": "local_sgd", "sync_every": 3, "norm": "batch"})"});
+}
+
+TEST_CASE("[T01] what a hook owes is in the same units with fewer ranks, also of sums") {
+  right({R"({"ranks": 3, "event": "leave", "comm_hook": "owing", "loss": "masked"})",
+         R"({"ranks": 3, "event": "leave", "comm_hook": "powersgd", "loss": "masked"})"});
+}
+
 TEST_CASE("[T01] a run goes on with the strategy that it has switched to, and with the mean of the buffers") {
   right(
       {R"({"ranks": 2, "switch_at": "3:local_sgd", "event": "resume", "resume_ranks": 1})",
