@@ -1,5 +1,6 @@
 """What `./dev differential` draws: the dimensions of a job and their values, which jobs make no sense, and which are refused."""
 
+import pathlib
 import re
 
 # Of each dimension the first value is the simplest, and job.hpp's default.
@@ -453,10 +454,29 @@ def settle_once(job):
         simple("kill_at", "hurt_step", "hurt_rank", "again")
 
 
+NOT_IN_PYTHON = ("shuffle", "comm_hook", "amp", "switch_at", "staleness")
+# What is right is the same, whatever they are, or they say something of one of the above.
+NOTHING_TO_PYTHON = set(
+    "backend loop listed balance bucket_mb powersgd_rank broadcast_buffers static_graph early_update checkpointing loss_scaler "
+    "loss_scale_interval on_not_finite sync_every outer_momentum fragments overlap verify_every snapshot_every kill_at hurt_step "
+    "hurt_rank".split()
+)
+
+
+def unknown_to_python():
+    """Dimensions that pytorch.py has never heard of: it would compare another job."""
+    folder = pathlib.Path(__file__).parent
+    text = (folder / "pytorch.py").read_text() + (folder / "pytorch_net.py").read_text()
+    known = {name for name in DIMENSIONS if re.search(rf"[\"']{name}[\"']|\.{name}\b", text)}
+    return sorted(DIMENSIONS.keys() - known - NOTHING_TO_PYTHON - set(NOT_IN_PYTHON))
+
+
 def for_python(job):
     """The job with what pytorch.py does not cover at its simplest. Changes the job, and returns it."""
-    for name in ("shuffle", "comm_hook", "amp", "switch_at"):
+    for name in NOT_IN_PYTHON:
         job[name] = SIMPLEST[name]
+    if job["feed"] == "uneven":  # the loop there validates by epochs
+        job["validate"] = SIMPLEST["validate"]
     for name, values in (("resume_strategy", APART), ("event", ("lose", "leave"))):
         if job[name] in values:
             job[name] = SIMPLEST[name]

@@ -14,7 +14,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dimensions import DIMENSIONS, SIMPLEST, for_processes, for_python, refusals, settle, short  # noqa: E402
+from dimensions import DIMENSIONS, SIMPLEST, for_processes, for_python, refusals, settle, short, unknown_to_python  # noqa: E402
 from drawing import LEAST, Drawing, all_pairs, count_pairs, meet, read_weights, shown  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -232,6 +232,8 @@ def main():
     for name, value in SIMPLEST.items():
         if defaults.get(name) != value:
             sys.exit(f"dimensions.py says that {name} is {value!r} at its simplest, job.hpp {defaults.get(name)!r}")
+    if unknown := unknown_to_python():
+        sys.exit(f"pytorch.py does not know {unknown[0]}: teach it, or name it in dimensions.py's NOT_IN_PYTHON or NOTHING_TO_PYTHON")
 
     only = {}
     for text in options.set:
