@@ -4,6 +4,12 @@ digits, which take all of the machine, or the tests' probe, which sleeps through
 (light), or fsdp (sharded), of which a dead rank takes a part with it. With --hosts the ranks are on two hosts, which are namespaces of this
 machine (tests/net/cluster.py; needs root).
 
+With --control more goes wrong beside the ranks (tests/chaos_beside.py; needs root): the coordinator dies or stands still, another process
+takes its port, the disk of the run's folder is full for two seconds, which costs records of steps.
+With --notices ranks leave on notice, and others come in their place (kinds leave+kill), and now and then the job parks, and goes on with
+--resume auto. Other ranks cut the global batch otherwise, so that bits differ: every step is there once, and the loss of the last 100 steps
+is where those of undisturbed jobs of three seeds are.
+
 Every step of the hurt job must be in its metrics once (sharded: again where all went back to a snapshot), with the loss that an undisturbed
 job prints for it, and its last checkpoint's tensors must be the undisturbed job's (a fault changes no bit); no process may be left. Prints
 what the coordinator says of the goodput. Exit code 1 if something is wrong.
@@ -12,12 +18,14 @@ import concurrent.futures
 import contextlib
 import json
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).with_name("net")))
+from chaos_beside import PARK_AFTER_S, Beside, small_disk  # noqa: E402
 from cluster import CannotRun, Cluster  # noqa: E402
 
 TROUPE, PROGRAM, PROBE = (str(pathlib.Path("build/release", path).resolve()) for path in (
@@ -35,8 +43,14 @@ class ThisMachine:
     words = ["--nproc", str(RANKS)]
 
     @staticmethod
-    def run(words, **options):
-        return subprocess.run(words, check=False, **options)
+    def run(words, beside=None, **options):
+        with subprocess.Popen(words, **options) as job:
+            if beside:
+                beside.begin(job.pid)
+            text, _ = job.communicate()
+            if beside:
+                beside.end()
+        return subprocess.CompletedProcess(words, job.returncode, text)
 
 
 class Hosts:
@@ -49,14 +63,17 @@ class Hosts:
         self.run = lambda words, **options: cluster.run(cluster.hosts[0], words, stdin=subprocess.DEVNULL, **options)
 
 
-def train(place, work, folder, steps, chaos=None):
+def train(place, work, folder, steps, chaos=None, beside=None, flags=(), more=(), pause="100"):
     """The exit code, what was printed, the losses by step, and the hashes of the last checkpoint's tensors."""
     words = [TROUPE, "launch", *place.words, "--run-dir", f"{folder}/run"]
     if chaos:
         words += ["--chaos", chaos]
-    words += WORK[work] + ["--log_interval", "1", "--run_dir", f"{folder}/run", "--checkpoint_dir", f"{folder}/checkpoints", "--save_every",
-                           "200", "--epochs", str(steps // STEPS_PER_EPOCH[work] + 1), "--max_steps", str(steps)]
-    done = place.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    words += flags
+    words += [pause if word == "100" else word for word in WORK[work]]
+    words += ["--log_interval", "1", "--run_dir", f"{folder}/run", "--checkpoint_dir", f"{folder}/checkpoints", "--save_every",
+                           "200", "--epochs", str(steps // STEPS_PER_EPOCH[work] + 1), "--max_steps", str(steps), *more]
+    options = {"beside": beside} if beside else {}
+    done = place.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
     losses = {}
     metrics = pathlib.Path(folder, "run/metrics.jsonl")
     for line in metrics.read_text().splitlines() if metrics.exists() else []:
@@ -105,8 +122,10 @@ def left_over(folder):
 
 
 def main():
-    words = [word for word in sys.argv[1:] if word != "--hosts"]
+    words = [word for word in sys.argv[1:] if not word.startswith("--")]
     words += ["2", "20", "7", "digits"][len(words):]
+    if "--notices" in sys.argv:
+        return leave_and_park(*(float(word) for word in words[:3]), words[3])
     with contextlib.ExitStack() as stack:
         place = Hosts(stack.enter_context(Cluster(HOSTS))) if "--hosts" in sys.argv else ThisMachine()
         soak(place, *(float(word) for word in words[:3]), words[3])
@@ -126,12 +145,20 @@ def soak(place, minutes, mtbf, seed, work):
             undisturbed.result()
         chaos = f"seed={seed:.0f},mtbf={mtbf}s,kinds=kill+stop+slow+net+disk"
         print(f"the same with --chaos {chaos}", flush=True)
-        code, text, losses, hurt_tensors = train(place, work, f"{folder}/hurt", steps, chaos)
+        beside, disk, run = None, contextlib.nullcontext(), f"{folder}/hurt/run"
+        if "--control" in sys.argv:
+            beside, disk = Beside(["coordinator", "port", "disk"], mtbf, seed, run), small_disk(run)
+        with disk:
+            code, text, losses, hurt_tensors = train(place, work, f"{folder}/hurt", steps, chaos, beside)
         calm_code, calm_text, expected, tensors = undisturbed.result()
         if calm_code != 0:
             sys.exit(calm_text)
         print("\n".join(line for line in text.splitlines() if line.startswith("troupe: chaos: ")), flush=True)
         found = wrong(code, losses, steps, expected, work == "sharded")
+        if beside:
+            print(f"beside the ranks: {beside.counts}; the disk has cost {steps - len(losses)} records", flush=True)
+            if steps - len(losses) < 0.05 * steps and beside.counts["disk"] > 0:
+                found = [what for what in found if "are not in the metrics" not in what]
         if hurt_tensors != tensors:
             found.append(f"the last checkpoint differs: {hurt_tensors}, undisturbed {tensors}")
         time.sleep(1)
@@ -142,6 +169,51 @@ def soak(place, minutes, mtbf, seed, work):
             sys.exit("; ".join(found))
         again = sum(len(values) - 1 for values in losses.values())
         print(f"{len(losses)} steps, {again} of them more than once, with the undisturbed job's losses and last checkpoint to the last bit; no process is left")
+
+
+def leave_and_park(minutes, mtbf, seed, work):
+    """The job with notices and parks, and undisturbed ones of three seeds."""
+    place = ThisMachine()
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.monotonic()
+        code, text, _, _ = train(place, work, f"{folder}/pace", CALIBRATION_STEPS)
+        if code != 0:
+            sys.exit(text)
+        pace = (time.monotonic() - start) / CALIBRATION_STEPS
+        steps = max(CALIBRATION_STEPS, int(minutes * 60 / pace))
+        print(f"{steps} steps of {work} on {RANKS} ranks with kinds=leave+kill,mtbf={mtbf}s, and parks {8 * mtbf:.0f} s apart in the mean", flush=True)
+        began, lines, lives, code = time.monotonic(), [], 0, 75
+        while code == 75 and lives < 100:
+            chaos = f"seed={seed + lives:.0f},mtbf={mtbf}s,kinds=leave+kill"
+            code, text, losses, _ = train(place, work, f"{folder}/hurt", steps, chaos, Beside(["park"], 8 * mtbf, seed + lives, ""),
+                                          flags=["--park-after", str(PARK_AFTER_S)], more=["--resume", "auto"] if lives else [])
+            lines += text.splitlines()
+            lives += 1
+        goodput = steps * pace / (time.monotonic() - began)
+        found = wrong(code, losses, steps, {}, False)
+        calm = [tail(quick(place, work, f"{folder}/seed{other}", steps, other), steps) for other in (1, 2, 3)]
+        mine, low, high = tail(losses, steps), min(calm), max(calm)
+        print(f"{sum('is to leave (--chaos)' in line for line in lines)} notices, {sum('chaos: kill' in line for line in lines)} kills, {lives - 1} parks; "
+              f"{len(losses)} of {steps} steps, each once; loss of the last 100: {mine:.5f}, of three seeds {low:.5f} to {high:.5f}; "
+              f"goodput {100 * goodput:.1f} %", flush=True)
+        if not 2 * low - high <= mine <= 2 * high - low:
+            found.append("the loss is far from the seeds'")
+        time.sleep(1)
+        if left := left_over(folder):
+            found.append(f"processes are left: {', '.join(left)}")
+        if found:
+            print("\n".join(lines[-40:]))
+            sys.exit("; ".join(found))
+
+
+def quick(place, work, folder, steps, seed):
+    """The losses of the same job, undisturbed and without its pauses."""
+    code, text, losses, _ = train(place, work, folder, steps, more=["--seed", str(seed)], pause="0")
+    return losses if code == 0 else sys.exit(text)
+
+
+def tail(losses, steps):
+    return statistics.mean(losses[step][0] for step in range(max(1, steps - 99), steps + 1) if step in losses)
 
 
 if __name__ == "__main__":

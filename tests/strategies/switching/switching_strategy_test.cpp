@@ -164,9 +164,9 @@ TEST_CASE("[X06] back from diloco the model is the mean of the replicas, and all
 namespace {
 
 // Ends what a rank's thread does at a place in step 4.
-class Interruption final : public FaultWatch {
+class InterruptAt final : public FaultWatch {
  public:
-  explicit Interruption(std::string place) : place_(std::move(place)) {}
+  explicit InterruptAt(std::string place) : place_(std::move(place)) {}
   void at(const char* place, std::int64_t step) override {
     if (step == 4 && place == place_) throw std::runtime_error("interrupted");
   }
@@ -192,7 +192,7 @@ TEST_CASE("[X06] a rank that is interrupted behind the barrier of a switch follo
     const auto optimizer = training.make(*model);
     auto watch = fault_watch();
     std::vector<std::string> news;
-    set_fault_watch(std::make_shared<Interruption>(compute.rank() == 1 ? "switch" : "switched"));
+    set_fault_watch(std::make_shared<InterruptAt>(compute.rank() == 1 ? "switch" : "switched"));
     for (std::int64_t s = 0; s < 9; ++s) {
       const auto [input, target] = testing::small_batch(s, 15);
       compute.backward(
