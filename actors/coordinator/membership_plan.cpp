@@ -177,12 +177,21 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
   std::vector<std::optional<Member>> places(q.current.members.size());
   std::map<std::pair<std::int32_t, std::uint64_t>, const Survivor*> by_process;
   const bool parted = have_parted(q);
+  // Who comes in their place needs one that has the state: of members that all leave the first stays a little longer.
+  const bool all_leave = std::none_of(q.survivors.begin(), q.survivors.end(), [&](const Survivor& survivor) {
+    return survivor.leaves.empty() && counts(survivor);
+  });
+  const bool donor_stays = parted && all_leave && !candidates.empty();
+  bool donor = donor_stays;
   for (const auto& survivor : q.survivors)
     by_process[{survivor.member.process.slot, survivor.member.process.incarnation}] = &survivor;
   for (std::size_t r = 0; r < places.size(); ++r) {
     const auto& process = q.current.members[r].process;
     const auto found = by_process.find({process.slot, process.incarnation});
-    if (found != by_process.end() && !(parted && !found->second->leaves.empty()))
+    if (found == by_process.end()) continue;
+    const bool is_donor = donor && counts(*found->second);
+    if (is_donor) donor = false;
+    if (!parted || found->second->leaves.empty() || is_donor)
       places[r] = Member{process, found->second->member.host, !found->second->report->whole && !fresh};
   }
   int vacancies = 0, filled = 0;
@@ -210,7 +219,7 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
   for (const auto& place : places) {
     if (place) answer.next.members.push_back(*place);
   }
-  const int n = answer.next.world_size();
+  const int n = donor_stays && filled == 0 ? 0 : answer.next.world_size();
   const auto who = parted ? leavers(q) : std::string();
   if (n < q.min_ranks) {
     return {Action::park,

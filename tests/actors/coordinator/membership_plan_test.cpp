@@ -334,5 +334,15 @@ TEST_CASE("[L04] members leave once all have stopped for it between two steps, a
   SECTION("all leave") {
     for (auto& survivor : q.survivors) survivor.leaves = "SIGTERM";
     CHECK(plan_membership(q).action == Action::park);
+    // One that has the state stays for those that take the others' places.
+    q.candidates = {candidate(4, true), candidate(5, true)};
+    const auto answer = plan_membership(q);
+    REQUIRE(answer.action == Action::go);
+    CHECK((slots(answer.next) == std::vector<int>{0, 4, 5}));
+    q = question({0}, 1);
+    q.survivors[0].leaves = "SIGTERM";
+    q.survivors[0].report->parted = true;
+    q.candidates = {candidate(4, true)};
+    CHECK(plan_membership(q).action == Action::park);
   }
 }
