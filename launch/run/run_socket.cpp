@@ -67,17 +67,19 @@ void write_line(int fd, const std::string& line) {
   [[maybe_unused]] const auto sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
 }
 
-}  // namespace
-
-RunSocket::RunSocket(const std::string& folder) {
+int listen_for(const std::string& folder) {
   const auto address = address_of(folder);
-  fd_ = make_socket();
-  if (::bind(fd_, reinterpret_cast<const sockaddr*>(&address.name), address.length) == 0 && ::listen(fd_, 8) == 0)
-    return;
+  const int fd = make_socket();
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address.name), address.length) == 0 && ::listen(fd, 8) == 0)
+    return fd;
   const int why = errno;
-  ::close(fd_);
+  ::close(fd);
   throw Error(ErrorCode::unavailable, "the socket of run " + folder, std::strerror(why));
 }
+
+}  // namespace
+
+RunSocket::RunSocket(const std::string& folder) : fd_(listen_for(folder)) {}
 
 RunSocket::~RunSocket() { ::close(fd_); }
 

@@ -457,7 +457,7 @@ struct HostsJob {
   }
   std::string run() const { return folder / "run"; }
   void tell_agent(const std::string& host, int signal) {
-    const auto agent = testing::process_of("troupe", "\"host\":\"" + host + "\"", launch->pid());
+    const auto agent = testing::process_of("troupe", R"("host":")" + host + '"', launch->pid());
     REQUIRE(agent > 0);
     ::kill(agent, signal);
   }
