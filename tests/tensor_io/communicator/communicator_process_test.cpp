@@ -194,7 +194,9 @@ TEST_CASE("a process that is killed is named by the others, long before the dead
     CHECK(WIFSIGNALED(outcomes[1].status));
     CHECK(WTERMSIG(outcomes[1].status) == SIGKILL);
     for (const int r : {0, 2}) {
-      CHECK_THAT(outcomes[r].said, Catch::Contains("rank 1 died") && Catch::Contains("bucket 10"));
+      // It had done bucket 9. What a killed process has sent may be lost with its connection (TCP's reset).
+      CHECK_THAT(outcomes[r].said,
+                 Catch::Contains("rank 1 died") && (Catch::Contains("bucket 10") || Catch::Contains("bucket 9")));
       CHECK_THAT(outcomes[r].said, !Catch::Contains("after more than"));
       CHECK(outcomes[r].status == 0);
     }
