@@ -308,6 +308,7 @@ void Compute::run_step_again(const Decision& decision, StepReport& report) {
 void Compute::part(const Decision& decision, Optimizer& optimizer, StepReport& report) {
   if (decision.leaving.empty() || report.stop_signal != 0) return;
   if (snapshots_.hand_over(optimizer, decision.leaving)) {
+    core_.strategy->set_rollback_point();
     core_.protocol.part();
   } else {
     report.stop_signal = SIGTERM;  // it can't go on without them

@@ -1,5 +1,6 @@
 #include "strategies/replicated/replicated_strategy.hpp"
 
+#include <map>
 #include <set>
 
 #include "strategies/batch_norm/sync_batch_norm.hpp"
@@ -164,18 +165,37 @@ std::vector<HeldMemory> ReplicatedStrategy::held_memory() const {
           {"gradient buckets", bytes_on(device, buckets_->flats())}};
 }
 
+// Of what differs between ranks, in memory of its own. Collective.
+NamedTensors ReplicatedStrategy::means_of_replicas() {
+  torch::NoGradGuard no_grad;
+  NamedTensors means;
+  const auto buffers = model_->named_buffers();
+  for (const auto& [name, tensor] : replicated_tensors()) {
+    if (!differs(buffers.contains(name)) || !tensor.is_floating_point()) continue;
+    means.emplace_back(name, tensor.clone(at::MemoryFormat::Contiguous));
+    context_.program_communicator->all_reduce(means.back().second.view(-1), ReduceOp::avg, "mean of the replicas");
+  }
+  return means;
+}
+
+bool ReplicatedStrategy::differs(bool is_buffer) const {
+  return !replicas_equal() && (replicas_differ_now() || (is_buffer && !context_.options.broadcast_buffers));
+}
+
 std::vector<TensorPart> ReplicatedStrategy::state_parts(Optimizer& optimizer, int rank, int world_size) {
   torch::NoGradGuard no_grad;
-  NamedTensors alike, first, mine;  // what ranks have in common, what is rank 0's, what is each rank's own
+  NamedTensors first, mine;          // what is rank 0's, what is each rank's own
+  auto alike = means_of_replicas();  // what ranks have in common
+  std::set<std::string> averaged;
+  for (auto& [name, tensor] : alike) {
+    averaged.insert(name);
+    name = "model." + name;
+  }
   const auto buffers = model_->named_buffers();
   for (const auto& [name, tensor] : replicated_tensors()) {
     const bool is_buffer = buffers.contains(name);
-    const bool differs =
-        !replicas_equal() && (replicas_differ_now() || (is_buffer && !context_.options.broadcast_buffers));
-    const bool averages = differs && tensor.is_floating_point();
-    auto value = averages ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
-    if (averages) context_.program_communicator->all_reduce(value.view(-1), ReduceOp::avg, "mean of the replicas");
-    (averages || !(is_buffer || differs) ? alike : first).emplace_back("model." + name, value);
+    if (!averaged.contains(name))
+      (is_buffer || differs(is_buffer) ? first : alike).emplace_back("model." + name, tensor);
   }
   for (const auto& [name, tensor] : optimizer.state())
     (replicas_equal() ? alike : first).emplace_back("optimizer." + name, tensor);
@@ -195,20 +215,11 @@ void ReplicatedStrategy::read_state(const StateReader& state, Optimizer& optimiz
 
 bool ReplicatedStrategy::hand_over(Optimizer&, const Parting&) {
   torch::NoGradGuard no_grad;
-  auto& communicator = *context_.program_communicator;
-  if (replicas_differ_now()) {
-    NamedTensors means;  // a rank may be lost before all are there
-    for (const auto& [name, parameter] : parameters_) {
-      means.emplace_back(name, parameter.detach().clone(at::MemoryFormat::Contiguous));
-      communicator.all_reduce(means.back().second, ReduceOp::avg, "the mean of " + name);
-    }
-    if (context_.options.broadcast_buffers && !buffers_->empty()) {
-      buffers_->stage(communicator);
-      buffers_->commit();
-    }
-    for (std::size_t p = 0; p < means.size(); ++p) parameters_[p].second.detach().copy_(means[p].second);
-  }
-  if (hook() != nullptr) hook()->hand_over(communicator);
+  const auto means = means_of_replicas();  // a rank may be lost before all are there
+  std::map<std::string, at::Tensor> own;
+  for (const auto& [name, tensor] : replicated_tensors()) own[name] = tensor;
+  for (const auto& [name, mean] : means) own.at(name).copy_(mean);
+  if (hook() != nullptr) hook()->hand_over(*context_.program_communicator);
   return true;
 }
 

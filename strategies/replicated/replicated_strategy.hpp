@@ -109,6 +109,8 @@ class ReplicatedStrategy : public Strategy,
 
  private:
   class Written;
+  NamedTensors means_of_replicas();
+  bool differs(bool is_buffer) const;
   void make_buckets();
   void on_full(std::int32_t bucket);
   std::string hook_prefix() const { return "strategy.hook." + context_.options.comm_hook + "."; }

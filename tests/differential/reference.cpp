@@ -201,9 +201,8 @@ class PlainRun {
     if (hook_) hook_->leave(static_cast<std::size_t>(leaving));
     if (outer_) {
       outer_->end(replicas_);
-      average_models_into_first(replicas_, /*buffers=*/false);
-      for (std::size_t r = 1; r < replicas_.size(); ++r)
-        replicas_[r].take_model(replicas_.front(), job_.broadcast_buffers);
+      average_models_into_first(replicas_);
+      for (std::size_t r = 1; r < replicas_.size(); ++r) replicas_[r].take_model(replicas_.front());
       replicas_.erase(replicas_.begin() + leaving);
     }
     --job_.ranks;

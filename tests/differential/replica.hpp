@@ -111,10 +111,10 @@ struct Replica {
     }
     copy_buffers(*other.net);
   }
-  void take_model(const Replica& other, bool with_buffers) {
+  void take_model(const Replica& other) {
     torch::NoGradGuard no_grad;
     for (std::size_t p = 0; p < parameters.size(); ++p) parameters[p].second.copy_(other.parameters[p].second);
-    if (with_buffers) copy_buffers(*other.net);
+    copy_buffers(*other.net);
   }
   void copy_buffers(const ReferenceNet& from) {
     torch::NoGradGuard no_grad;
@@ -165,13 +165,13 @@ void average(at::Tensor mean, const std::vector<Replica>& replicas, const Of& of
 }
 
 /// The first replica's parameters and buffers become the mean over all.
-inline void average_models_into_first(std::vector<Replica>& replicas, bool buffers = true) {
+inline void average_models_into_first(std::vector<Replica>& replicas) {
   const auto& first = replicas.front();
   for (std::size_t p = 0; p < first.parameters.size(); ++p)
     average(first.parameters[p].second, replicas, [p](const auto& other) { return other.parameters[p].second; });
   std::set<const void*> seen;
   for (const auto& item : first.net->named_buffers()) {
-    if (buffers && seen.insert(item.value().unsafeGetTensorImpl()).second)
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second)
       average(item.value(), replicas, [&](const auto& other) { return other.net->named_buffers()[item.key()]; });
   }
 }

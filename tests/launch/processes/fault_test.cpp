@@ -449,9 +449,9 @@ struct HostsJob {
             "--log_interval",
             "1",
             "--pause_ms",
-            "20",
+            "10",
             "--epochs",
-            "12",
+            "6",
             "--checkpoint_dir",
             checkpoints};
   }
@@ -490,7 +490,7 @@ TEST_CASE(
   REQUIRE(job.launch->wait_for("step 10/"));
   job.tell_agent("b", SIGTERM);
   REQUIRE(job.launch->wait_for("rank 2 on b leaves (SIGTERM): shrinks from 4 to 3 ranks"));
-  REQUIRE(job.launch->wait_for("step 60/"));
+  REQUIRE(job.launch->wait_for("step 50/"));
   job.tell_agent("a", SIGTERM);  // rank 0's, and its records
   const auto done = job.launch->finish();
   INFO(done.output);
