@@ -307,12 +307,7 @@ void Compute::run_step_again(const Decision& decision, StepReport& report) {
 // Members leave, between two steps.
 void Compute::part(const Decision& decision, Optimizer& optimizer, StepReport& report) {
   if (decision.leaving.empty() || report.stop_signal != 0) return;
-  if (snapshots_.hand_over(optimizer, decision.leaving)) {
-    core_.strategy->set_rollback_point();
-    core_.protocol.part();
-  } else {
-    report.stop_signal = SIGTERM;  // it can't go on without them
-  }
+  if (!snapshots_.hand_over(optimizer, decision.leaving)) report.stop_signal = SIGTERM;  // it can't go on without them
 }
 
 // Whether the step has another share for this rank.

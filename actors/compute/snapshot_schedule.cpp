@@ -2,6 +2,7 @@
 
 #include "actors/strategy/handover.hpp"
 #include "actors/strategy/snapshots.hpp"
+#include "tensor_io/device/device_stream.hpp"
 #include "tensor_io/files/bounded_json.hpp"
 
 namespace troupe {
@@ -18,8 +19,18 @@ void SnapshotSchedule::take_if_due(Optimizer& optimizer, bool in_step) {
 
 bool SnapshotSchedule::hand_over(Optimizer& optimizer, const std::vector<int>& leaving) {
   auto* handover = core_.capability<Handover>();
-  return handover != nullptr &&
-         handover->hand_over(optimizer, {leaving, core_.membership().generation, core_.step(), note()});
+  if (handover == nullptr ||
+      !handover->hand_over(optimizer, {leaving, core_.membership().generation, core_.step(), note()}))
+    return false;
+  // On a device it has only been launched.
+  if (const auto device = core_.device(); !device.is_cpu()) {
+    DeviceEvent over(device);
+    over.record(DeviceStream::current(device));
+    core_.program_communicator().wait_on_host(over, "what leaving members hold");
+  }
+  core_.strategy->set_rollback_point();
+  core_.protocol.part();
+  return true;
 }
 
 // What of the step goes back with a snapshot.

@@ -17,8 +17,8 @@ class SnapshotSchedule {
   /// Every `snapshot_every` steps, and at the start of a generation: the copies of the one before are another cut's,
   /// and those of its dead are gone. Collective. `in_step`: micro-batches of the step have been run.
   void take_if_due(Optimizer& optimizer, bool in_step);
-  /// Before these members leave: what only they hold goes to the others. Collective. False: the strategy's job can't go
-  /// on without them.
+  /// Before these members leave: what only they hold goes to the others, and this rank has parted. Collective. False:
+  /// the strategy's job can't go on without them.
   bool hand_over(Optimizer& optimizer, const std::vector<int>& leaving);
   /// In a new generation: true where all ranks have gone back to a snapshot, and the step is another one.
   bool went_back();

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "actors/coordinator/leave_notices.hpp"
-
 namespace troupe {
 
 std::vector<ChaosInjector::Injection> ChaosInjector::due(ProcessTable& processes, bool whole, Time now) {
@@ -21,7 +19,7 @@ std::vector<ChaosInjector::Injection> ChaosInjector::due(ProcessTable& processes
     run_->happened(event, there);
     if (!there) continue;
     if (event.kind == ChaosKind::kill || event.kind == ChaosKind::stop) process->hurt = true;
-    if (event.kind == ChaosKind::leave) injection.leaves = {process->joined.process, LeaveNotices::kDrill};
+    if (event.kind == ChaosKind::leave) injection.leaves = {process->joined.process, "--chaos"};
     injection.target = process->supervisor;
     injection.fault = {event.kind, event.lasts.count()};
   }

@@ -122,6 +122,10 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
     return accepted;
   }
   const bool knows_more = resumption.knows_less(join, processes.current());
+  if (notices.has(join.process) && !knows_more && !processes.is_member(join)) {  // it has left, and missed the word
+    self->send(supervisor, AbortJob{notices.reason(join.process)});
+    return accepted;
+  }
   if (auto why = processes.refusal(join, knows_more); !why.empty()) return {std::move(why)};
   if (auto why = slots.refusal(join.process); !why.empty()) return {std::move(why)};
   notices.joined(join.process);

@@ -104,9 +104,11 @@ void write_down(const Membership& next, const CoordinatorOptions& options);
 /// A member says by which membership it goes, to a coordinator that has been started again.
 void take_over(CoordinatorState& state, const Membership& known);
 /// A host's agent wants a process of its gone.
-void take_notice(CoordinatorState& state, const LeaveNotice& notice);
+void take_notice(CoordinatorState& state, const LeaveNotice& notice, bool drill = false);
 /// What a job's end is once all its ranks have ended well, the last with this report.
 JobOver end_of_all(const CoordinatorState& state, const ErrorReport& last);
+/// A process that is no member leaves, and ends well.
+void let_go(CoordinatorState& state, const ProcessId& process);
 /// Asks members to leave, and lets those go that have.
 void let_leave(CoordinatorState& state);
 /// How many members did not come back to a coordinator that has been started again; nullopt: it is too early to say.

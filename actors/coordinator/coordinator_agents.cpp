@@ -55,7 +55,7 @@ void CoordinatorState::exited(const RankExited& exit) {
     slots.explain_death(slot, {doing(exit.wait_status), process->steps_made()});
   const bool refill = notices.ended(exit.process);
   if (!process->ended) return lose(slot, how(exit.wait_status, process->hurt), true);
-  if (refill) replace(slot);
+  if (refill && !waited_for) replace(slot);
   if (phase != Phase::recovering) return;
   if (waited_for) {
     options.log("rank " + std::to_string(processes.rank_of(slot)) + " ended with " +
@@ -70,6 +70,7 @@ void CoordinatorState::exited_before_join(const RankExited& exit) {
   slots.set_starting(slot, false);
   const auto* newer = processes.in_slot(slot);
   if (phase == Phase::over || (newer != nullptr && newer->is_active())) return;
+  if (notices.has(exit.process)) return plan();
   const int code = WIFEXITED(exit.wait_status) ? WEXITSTATUS(exit.wait_status) : 128 + WTERMSIG(exit.wait_status);
   if (code == 0) return;  // a program that is none of ours
   const auto what = "ended before it joined (" + how(exit.wait_status) + ")";

@@ -25,7 +25,7 @@ void hurt_ranks(CoordinatorState& state) {
   for (const auto& injection : state.chaos.due(state.processes, whole, state.now())) {
     state.options.log(injection.line);
     if (injection.leaves) {
-      take_notice(state, *injection.leaves);
+      take_notice(state, *injection.leaves, /*drill=*/true);
     } else if (injection.target) {
       state.self->send(injection.target, injection.fault);
     }

@@ -4,10 +4,10 @@
 
 namespace troupe {
 
-bool LeaveNotices::add(const LeaveNotice& notice, Time now) {
+bool LeaveNotices::add(const LeaveNotice& notice, bool drill) {
   auto& known = notices_[notice.process.slot];
   if (known.notice.process == notice.process) return false;
-  known = {notice, now, {}};
+  known = {notice, drill, {}, {}};
   return true;
 }
 
@@ -21,7 +21,7 @@ bool LeaveNotices::has(const ProcessId& process) const {
 }
 
 bool LeaveNotices::ended(const ProcessId& process) {
-  return has(process) && notices_.at(process.slot).notice.why == kDrill && notices_.erase(process.slot) > 0;
+  return has(process) && notices_.at(process.slot).drill && notices_.erase(process.slot) > 0;
 }
 
 void LeaveNotices::mark(MembershipQuestion& question) {
@@ -50,18 +50,21 @@ RankMessages LeaveNotices::ask(const ProcessTable& processes) const {
   return messages;
 }
 
-RankMessages LeaveNotices::let_go(ProcessTable& processes, const SaveRounds& saves, Time now) {
+std::vector<ProcessId> LeaveNotices::due(const ProcessTable& processes, const SaveRounds& saves, Time now) {
   constexpr std::chrono::seconds kSave{30};
-  RankMessages messages;
-  for (const auto& [slot, notice] : notices_) {
-    auto* process = processes.find(notice.notice.process);
+  std::vector<ProcessId> due;
+  for (auto& [slot, notice] : notices_) {
+    const auto* process = processes.find(notice.notice.process);
     if (process == nullptr || process->member || !process->is_active()) continue;
     if (process->joined.generation > processes.current().generation) continue;  // a member, for all that is known here
-    if (saves.awaits(notice.save) && now - notice.since < kSave) continue;
-    process->ended = ErrorReport{.code = ErrorCode::ok, .cause = "it leaves the job (" + notice.notice.why + ")"};
-    messages.emplace_back(process->supervisor, AbortJob{*process->ended});
+    if (!notice.since) notice.since = now;
+    if (!saves.awaits(notice.save) || now - *notice.since > kSave) due.push_back(notice.notice.process);
   }
-  return messages;
+  return due;
+}
+
+ErrorReport LeaveNotices::reason(const ProcessId& process) const {
+  return {.code = ErrorCode::ok, .cause = "it leaves the job (" + notices_.at(process.slot).notice.why + ")"};
 }
 
 }  // namespace troupe

@@ -1,6 +1,8 @@
 #pragma once
 #include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "actors/coordinator/process_table.hpp"
 #include "actors/coordinator/save_rounds.hpp"
@@ -14,11 +16,8 @@ class LeaveNotices {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  /// Why one that --chaos drew leaves: its slot is filled again.
-  static constexpr const char* kDrill = "--chaos";
-
-  /// False: it is known.
-  bool add(const LeaveNotice& notice, Time now);
+  /// `drill`: --chaos has drawn it, and its slot is filled again. False: it is known.
+  bool add(const LeaveNotice& notice, bool drill = false);
   /// Another process has the slot: what the one before was told is over.
   void joined(const ProcessId& process);
   bool has(const ProcessId& process) const;
@@ -33,15 +32,18 @@ class LeaveNotices {
   bool concern(const Membership& current) const;
   /// To members that leave, in a generation that trains.
   RankMessages ask(const ProcessTable& processes) const;
-  /// To processes that are members no longer, or never were: they end well. One whose part of a save is under way stays
-  /// for it, for a while.
-  RankMessages let_go(ProcessTable& processes, const SaveRounds& saves, Time now);
+  /// Processes that are members no longer, or never were: they are to end well now. One whose part of a save is under
+  /// way stays for it, for a while.
+  std::vector<ProcessId> due(const ProcessTable& processes, const SaveRounds& saves, Time now);
+  /// Why it leaves.
+  ErrorReport reason(const ProcessId& process) const;
 
  private:
   struct Notice {
     LeaveNotice notice;
-    Time since;
-    std::string save;  // that it has begun its part of
+    bool drill = false;
+    std::optional<Time> since;  // it is no member
+    std::string save;           // that it has begun its part of
   };
   std::map<int, Notice> notices_;  // by slot
 };

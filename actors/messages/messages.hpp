@@ -227,6 +227,8 @@ struct CollectiveState {
 struct ReportCollectives {
   std::string communicator;
 };
+/// Why a rank has ended with `interrupted`: its own process was asked to, by a signal.
+inline constexpr const char* kAskedToStop = "it was asked to stop";
 /// A rank is done (code ok) or failed.
 struct RankEnded {
   ProcessId process;

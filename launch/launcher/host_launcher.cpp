@@ -65,7 +65,11 @@ class HostLauncher {
     if (key_maker_) keys = key_maker_->keys_for("launcher");
     (void)find_program(options_.command[0]);
     lock_.take();
-    socket_.emplace(run_.folder);
+    try {
+      socket_.emplace(run_.folder);
+    } catch (const Error& error) {  // the name is anybody's to take
+      std::fprintf(stderr, "troupe: warning: troupe drain will not reach this job: %s\n", error.what());
+    }
     if (options_.on_run_folder) options_.on_run_folder(run_.folder);
     const CoordinatorProcessOptions process{.run = run_,
                                             .world_size = world_size_,
@@ -157,7 +161,8 @@ class HostLauncher {
   }
 
   void step() {
-    std::vector<pollfd> fds{{signals_.fd(), POLLIN, 0}, {link_->fd(), POLLIN, 0}, {socket_->fd(), POLLIN, 0}};
+    std::vector<pollfd> fds{
+        {signals_.fd(), POLLIN, 0}, {link_->fd(), POLLIN, 0}, {socket_ ? socket_->fd() : -1, POLLIN, 0}};
     coordinator_->add_fds(fds);
     for (const auto& agent : agents_) {
       if (agent.child->stdout_fd() >= 0) fds.push_back({agent.child->stdout_fd(), POLLIN, 0});

@@ -74,8 +74,9 @@ void NodeAgent::obey(const AgentLink::Command& command) {
 void NodeAgent::exited(const ProcessId& process, int wait_status) {
   last_exit_ = Clock::now();
   link_->running(processes_.running());
-  const bool ended_by_us = stop_signal_ != 0 && wait_status == SIGKILL && processes_.was_killed(process.slot);
-  link_->exited(process, ended_by_us ? stop_signal_ : wait_status);  // the coordinator hears of what asked for it
+  const int asked = stop_signal_ == 0 && !leaves_.empty() ? SIGTERM : stop_signal_;
+  const bool ended_by_us = asked != 0 && wait_status == SIGKILL && processes_.was_killed(process.slot);
+  link_->exited(process, ended_by_us ? asked : wait_status);  // the coordinator hears of what asked for it
   if (wait_status != 0 && !options_.recovery && !end_by_) end_by_ = Clock::now() + kPeersEnd;
 }
 
@@ -115,7 +116,7 @@ bool NodeAgent::done() const {
 int NodeAgent::verdict() {
   processes_.clear_bar();
   if (over_ && over_->exit_code == 0) return stop_signal_ == 0 ? 0 : 128 + stop_signal_;
-  if (at_once_ != 0) return say_ended_at_once(at_once_), 128 + stop_signal_;
+  if (at_once_ != 0) return say_ended_at_once(at_once_), 128 + at_once_;
   const auto& failures = processes_.failures();
   const bool ended_by_us = end_by_ && Clock::now() > *end_by_;
   // Its ranks have saved and say why it can't go on, as the coordinator does: none of them failed.
@@ -126,6 +127,7 @@ int NodeAgent::verdict() {
     const int code = exit_code_of_wait_status(ended.wait_status);
     if (parks && (code == exit_code(ErrorCode::parked) || code == 128 + SIGTERM)) continue;
     if (stop_signal_ != 0 && code == 128 + stop_signal_) continue;
+    if (!leaves_.empty() && code == exit_code(ErrorCode::fenced)) continue;  // the job has gone on without it
     // One that hung until we ended it is no reason.
     if (ended_by_us && &ended != &failures.front() && (code == 128 + SIGTERM || code == 128 + SIGKILL)) continue;
     // The rank that failed of itself is worth more than one that was aborted because of it (exit 70), and the job's own

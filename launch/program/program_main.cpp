@@ -198,7 +198,9 @@ RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSyst
       return {failure, exit_code(failure.code)};
     }
     const int signal = rank.stop_signal();
-    const ErrorReport ended{signal == 0 ? ErrorCode::ok : ErrorCode::interrupted, rank.rank(), {}, -1, {}, {}, {}};
+    const ErrorReport ended{.code = signal == 0 ? ErrorCode::ok : ErrorCode::interrupted,
+                            .rank = rank.rank(),
+                            .cause = process_stop_signal == 0 ? "" : kAskedToStop};
     system_of(rank).finish(ended);
     return {ended, signal == 0 ? 0 : 128 + signal};
   } catch (...) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 
@@ -16,6 +17,7 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t kLongest = 4096;
+constexpr std::chrono::milliseconds kAsks{200}, kAnswers{5000};
 
 struct Address {
   sockaddr_un name{};
@@ -39,8 +41,8 @@ int make_socket() {
   return fd;
 }
 
-void set_patience(int fd, int milliseconds) {
-  const timeval time{milliseconds / 1000, (milliseconds % 1000) * 1000};
+void set_patience(int fd, std::chrono::milliseconds patience) {
+  const timeval time{patience.count() / 1000, (patience.count() % 1000) * 1000};
   ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
   ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
 }
@@ -52,10 +54,11 @@ bool is_allowed(int fd) {
 }
 
 /// Up to the end of a line; empty: none came.
-std::string read_line(int fd) {
+std::string read_line(int fd, std::chrono::milliseconds patience) {
   std::string line;
   char byte = 0;
-  while (line.size() < kLongest && ::recv(fd, &byte, 1, 0) == 1) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (line.size() < kLongest && std::chrono::steady_clock::now() < deadline && ::recv(fd, &byte, 1, 0) == 1) {
     if (byte == '\n') return line;
     line += byte;
   }
@@ -86,9 +89,9 @@ RunSocket::~RunSocket() { ::close(fd_); }
 void RunSocket::step(const std::function<std::string(const std::string&)>& answer) {
   const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
   if (fd < 0) return;
-  set_patience(fd, 200);
+  set_patience(fd, kAsks);
   if (is_allowed(fd)) {
-    if (const auto line = read_line(fd); !line.empty()) write_line(fd, answer(line));
+    if (const auto line = read_line(fd, kAsks); !line.empty()) write_line(fd, answer(line));
   }
   ::close(fd);
 }
@@ -96,14 +99,14 @@ void RunSocket::step(const std::function<std::string(const std::string&)>& answe
 std::string ask_run(const std::string& folder, const std::string& line) {
   const auto address = address_of(folder);
   const int fd = make_socket();
-  set_patience(fd, 5000);
+  set_patience(fd, kAnswers);
   std::string answer;
   const bool connected = ::connect(fd, reinterpret_cast<const sockaddr*>(&address.name), address.length) == 0;
   // The name is anybody's to take.
   const bool trusted = connected && is_allowed(fd);
   if (trusted) {
     write_line(fd, line);
-    answer = read_line(fd);
+    answer = read_line(fd, kAnswers);
   }
   ::close(fd);
   if (trusted && answer.empty())

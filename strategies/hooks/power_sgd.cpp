@@ -226,8 +226,13 @@ void PowerSgd::roll_back(std::int64_t step) {
 }
 
 void PowerSgd::hand_over(Communicator& communicator) {
-  for (auto& [name, history] : histories_)
-    communicator.all_reduce(history.pairs[history.current].error, ReduceOp::avg, "error of " + name);
+  std::vector<at::Tensor> means;  // a rank may be lost before all are there
+  for (auto& [name, history] : histories_) {
+    means.push_back(history.pairs[history.current].error.clone());
+    communicator.all_reduce(means.back(), ReduceOp::avg, "error of " + name);
+  }
+  std::size_t i = 0;
+  for (auto& [name, history] : histories_) history.pairs[history.current].error.copy_(means[i++]);
 }
 
 void PowerSgd::load_state(const NamedTensors& loaded) {

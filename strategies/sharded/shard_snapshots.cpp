@@ -78,8 +78,8 @@ void ShardSnapshots::exchange(const ShardPacker& own, const std::vector<std::str
     for (std::size_t r = 0; r < shards.size(); ++r) copies_.push_back({shards[r], place(r)});
     turn_ = 1 - turn_;
   } else {
-    leaving.empty() ? give_to_buddy(own, hosts, shards, communicator)
-                    : give_to_heirs(own, leaving, shards, communicator);
+    const auto mine = give_to_buddy(own, hosts, shards, communicator);
+    give_to_heirs(mine, leaving, shards, communicator);
     fault_point("snapshot", own.held().step);
     communicator.barrier("snapshot");  // a rank that comes out knows that all have theirs
   }
@@ -108,12 +108,12 @@ const ShardSnapshots::Room* ShardSnapshots::room_for(std::uint64_t generation, c
   return &room;
 }
 
-void ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts,
-                                   const std::vector<HeldShard>& shards, Communicator& communicator) {
+at::Tensor ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts,
+                                         const std::vector<HeldShard>& shards, Communicator& communicator) {
   const int n = communicator.world_size(), rank = communicator.rank(), shift = buddy_shift(hosts);
   const auto mine = own.pack();
   copies_.push_back({own.held(), mine});
-  if (shift == 0) return;
+  if (shift == 0) return mine;
   const int buddy = (rank + shift) % n, ward = (rank - shift + n) % n;
   // Along each ring of buddies the ranks are numbered; the even ones send first.
   const auto ring = [&] {
@@ -124,13 +124,12 @@ void ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std
   if (ring % 2 == 0) communicator.send(mine, buddy, "snapshot");
   receive(ward, shards[static_cast<std::size_t>(ward)], communicator);
   if (ring % 2 != 0) communicator.send(mine, buddy, "snapshot");
+  return mine;
 }
 
-void ShardSnapshots::give_to_heirs(const ShardPacker& own, const std::vector<int>& leaving,
+void ShardSnapshots::give_to_heirs(const at::Tensor& mine, const std::vector<int>& leaving,
                                    const std::vector<HeldShard>& shards, Communicator& communicator) {
   const auto heirs = heirs_of(leaving, communicator.world_size());
-  const auto mine = own.pack();
-  copies_.push_back({own.held(), mine});
   for (std::size_t i = 0; i < heirs.size(); ++i) {
     if (leaving[i] == communicator.rank()) communicator.send(mine, heirs[i], "snapshot");
     if (heirs[i] == communicator.rank())

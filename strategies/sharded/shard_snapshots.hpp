@@ -35,8 +35,8 @@ std::vector<int> heirs_of(const std::vector<int>& leaving, int ranks);
 /// the job has gone on.
 class ShardSnapshots {
  public:
-  /// Collective over `communicator`. Puts the copy of this rank's shard where another rank has it, too: before ranks
-  /// leave, where those have it that stay.
+  /// Collective over `communicator`. Puts the copy of this rank's shard where another rank has it, too; before ranks
+  /// leave, also where one has it that stays.
   void exchange(const ShardPacker& own, const std::vector<std::string>& hosts, Communicator& communicator,
                 const std::vector<int>& leaving = {});
   /// Collective over `communicator`, of the ranks that are left and those that are new: every shard of the newest whole
@@ -52,9 +52,9 @@ class ShardSnapshots {
   using Room = std::vector<at::Tensor>;  // by rank: the memory for its copy, which all ranks share
 
   const Room* room_for(std::uint64_t generation, const std::vector<HeldShard>& shards, Communicator& communicator);
-  void give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts,
-                     const std::vector<HeldShard>& shards, Communicator& communicator);
-  void give_to_heirs(const ShardPacker& own, const std::vector<int>& leaving, const std::vector<HeldShard>& shards,
+  at::Tensor give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts,
+                           const std::vector<HeldShard>& shards, Communicator& communicator);
+  void give_to_heirs(const at::Tensor& mine, const std::vector<int>& leaving, const std::vector<HeldShard>& shards,
                      Communicator& communicator);
   void receive(int from, const HeldShard& shard, Communicator& communicator);
 

@@ -50,20 +50,20 @@ void part(Leavers& job, int slot, const std::string& save = {}) {
 
 TEST_CASE("[L04] a member that leaves is asked until it has stopped, and let go once it is none") {
   Leavers job;
-  CHECK(job.notices.add({Leavers::process(1), "SIGTERM"}, job.now));
-  CHECK_FALSE(job.notices.add({Leavers::process(1), "SIGTERM"}, job.now));
+  CHECK(job.notices.add({Leavers::process(1), "SIGTERM"}));
+  CHECK_FALSE(job.notices.add({Leavers::process(1), "SIGTERM"}));
   for (int times = 0; times < 2; ++times) {
     const auto asked = job.notices.ask(job.processes);
     REQUIRE(asked.size() == 1);
     CHECK(std::get<LeaveJob>(asked[0].second).generation == 1);
-    CHECK(job.notices.let_go(job.processes, job.saves, job.now).empty());
+    CHECK(job.notices.due(job.processes, job.saves, job.now).empty());
   }
   part(job, 1);
   CHECK(job.notices.ask(job.processes).empty());
-  const auto gone = job.notices.let_go(job.processes, job.saves, job.now);
+  const auto gone = job.notices.due(job.processes, job.saves, job.now);
   REQUIRE(gone.size() == 1);
-  CHECK(std::get<AbortJob>(gone[0].second).report.code == ErrorCode::ok);
-  CHECK(job.notices.let_go(job.processes, job.saves, job.now).empty());
+  CHECK(gone[0] == Leavers::process(1));
+  CHECK(job.notices.reason(gone[0]).code == ErrorCode::ok);
   CHECK(job.notices.has_slot(1));  // nothing is started there
   CHECK_FALSE(job.notices.ended(Leavers::process(1)));
   job.notices.joined(Leavers::process(1, 2));
@@ -72,19 +72,19 @@ TEST_CASE("[L04] a member that leaves is asked until it has stopped, and let go 
 
 TEST_CASE("[L04] who leaves stays for its part of a save that is under way, but not for ever") {
   Leavers job;
-  job.notices.add({Leavers::process(2), "SIGTERM"}, job.now);
+  job.notices.add({Leavers::process(2), "SIGTERM"});
   part(job, 2, "a save");
-  CHECK(job.notices.let_go(job.processes, job.saves, job.now).empty());
+  CHECK(job.notices.due(job.processes, job.saves, job.now).empty());
   SECTION("it ends") {
     (void)job.saves.published({{10, "a save"}, {}, {}}, job.processes);
-    CHECK(job.notices.let_go(job.processes, job.saves, job.now).size() == 1);
+    CHECK(job.notices.due(job.processes, job.saves, job.now).size() == 1);
   }
-  SECTION("it does not") { CHECK(job.notices.let_go(job.processes, job.saves, job.now + 31s).size() == 1); }
+  SECTION("it does not") { CHECK(job.notices.due(job.processes, job.saves, job.now + 31s).size() == 1); }
 }
 
 TEST_CASE("[L04] a save that was begun before a member left is made of all parts") {
   Leavers job;
-  job.notices.add({Leavers::process(2), "SIGTERM"}, job.now);
+  job.notices.add({Leavers::process(2), "SIGTERM"});
   part(job, 2, "a save");
   RankMessages answers;
   for (int rank = 0; rank < 3; ++rank) {
@@ -99,13 +99,13 @@ TEST_CASE("[L04] a save that was begun before a member left is made of all parts
 
 TEST_CASE("[L04] a candidate on a host that leaves takes nobody's place, and one that --chaos drew is replaced") {
   Leavers job;
-  job.notices.add({Leavers::process(7), "SIGTERM"}, job.now);
+  job.notices.add({Leavers::process(7), "SIGTERM"});
   MembershipQuestion question;
   question.candidates = {{Leavers::process(7), "a"}, {Leavers::process(8), "a"}};
   job.notices.mark(question);
   REQUIRE(question.candidates.size() == 1);
   CHECK(question.candidates[0].process.slot == 8);
-  job.notices.add({Leavers::process(0), LeaveNotices::kDrill}, job.now);
+  job.notices.add({Leavers::process(0), "--chaos"}, true);
   CHECK(job.notices.ended(Leavers::process(0)));
   CHECK_FALSE(job.notices.has_slot(0));
 }
