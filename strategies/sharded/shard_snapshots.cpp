@@ -111,7 +111,7 @@ const ShardSnapshots::Room* ShardSnapshots::room_for(std::uint64_t generation, c
 at::Tensor ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts,
                                          const std::vector<HeldShard>& shards, Communicator& communicator) {
   const int n = communicator.world_size(), rank = communicator.rank(), shift = buddy_shift(hosts);
-  const auto mine = own.pack();
+  auto mine = own.pack();
   copies_.push_back({own.held(), mine});
   if (shift == 0) return mine;
   const int buddy = (rank + shift) % n, ward = (rank - shift + n) % n;
