@@ -9,7 +9,7 @@ namespace troupe {
 class Interruption {
  public:
   /// `parted`: members leave; a rank stands between two steps, the others come to the same place by themselves, and
-  /// only a fault on the way makes another interruption of it. Else all are told to give up.
+  /// only a fault on the way makes another interruption of it. Else all give up.
   RankMessages begin(const ErrorReport& reason, bool parted, const ProcessTable& processes) {
     reason_ = reason;
     parting_ = parted;

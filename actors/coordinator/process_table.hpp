@@ -12,9 +12,8 @@
 namespace troupe {
 
 /// What a part of the coordinator has ranks told, in this order.
-using RankMessages =
-    std::vector<std::pair<RankSupervisorActor,
-                          std::variant<PublishCheckpoint, SaveEnded, LeaveLoop, LeaveJob, AbortJob, InterruptRanks>>>;
+using RankMessages = std::vector<
+    std::pair<RankSupervisorActor, std::variant<PublishCheckpoint, SaveEnded, LeaveLoop, LeaveJob, InterruptRanks>>>;
 
 /// A process that has joined the job.
 struct JoinedProcess {

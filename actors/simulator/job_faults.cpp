@@ -9,7 +9,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-const char* why_it_leaves(const Fault& fault) { return fault.lasts.count() == 0 ? "SIGTERM" : "a drill"; }
+// As --chaos draws it in the coordinator, which starts another in its place; else as its host's agent says it.
+void announce_leave(const ProcessId& process, CoordinatorState* coordinator, const caf::actor& agent) {
+  if (coordinator != nullptr) return take_notice(*coordinator, {process, "--chaos"}, /*drill=*/true);
+  caf::anon_send(agent, LeaveNotice{process, "SIGTERM"});
+}
 
 }  // namespace
 
@@ -80,7 +84,7 @@ void Job::inflict(const Fault& fault) {
       world_.after(fault.lasts, [this] { world_.slow_network(0ms); });
       break;
     case FaultKind::leave:
-      if (rank && agent) caf::anon_send(agent->actor, LeaveNotice{rank->id, why_it_leaves(fault)});
+      if (rank && agent) announce_leave(rank->id, fault.lasts > 0ms ? coordinator_state() : nullptr, agent->actor);
       break;
     case FaultKind::full_run_disk: full_disks_.insert(kRunDisk); break;
     case FaultKind::full_disk: full_disks_.insert(fault.target); break;

@@ -46,16 +46,16 @@ void NodeAgent::step() {
   for (const auto& command : link_->take()) obey(command);
   const auto now = Clock::now();
   if (end_by_ && now > *end_by_) processes_.signal_all(now > *end_by_ + kPeersKilled ? SIGKILL : SIGTERM);
-  if (tells_leave_at_ && now > *tells_leave_at_) {
-    tells_leave_at_.reset();
+  if (leave_at_ && now > *leave_at_) {
+    leave_at_.reset();
     if (stop_signal_ == 0) link_->leave(leaves_);
   }
-  if ((stop_signal_ != 0 || !leaves_.empty()) && now > stop_by_) processes_.signal_all(SIGKILL);
+  if (ends_here() && now > stop_by_) processes_.signal_all(SIGKILL);
 }
 
 void NodeAgent::obey(const AgentLink::Command& command) {
   if (const auto* start = std::get_if<StartRank>(&command)) {
-    if (over_ || stop_signal_ != 0 || !leaves_.empty()) return;
+    if (over_ || ends_here()) return;
     try {
       processes_.start(start->process, start->restarts);
       link_->running(processes_.running());
@@ -95,10 +95,10 @@ void NodeAgent::asked_to_stop(const StopSignals::Request& request) {
 
 void NodeAgent::asked_to_leave(const StopSignals::Request& request, const std::string& why) {
   if (request.at_once || !options_.recovery) return asked_to_stop(request);
-  if (!leaves_.empty() || stop_signal_ != 0) return;
+  if (ends_here()) return;
   leaves_ = why;
   stop_by_ = Clock::now() + kStopPatience;
-  tells_leave_at_ = Clock::now() + kGroup;
+  leave_at_ = Clock::now() + kGroup;
 }
 
 bool NodeAgent::done() const {
@@ -106,7 +106,7 @@ bool NodeAgent::done() const {
   const auto since = Clock::now() - last_exit_;
   // A grandchild may hold a pipe open for ever.
   if (processes_.open_pipes() > 0 && since < 2s) return false;
-  if (over_ || stop_signal_ != 0 || !leaves_.empty() || link_->lost()) return true;
+  if (over_ || ends_here() || link_->lost()) return true;
   // All ended well, or nothing may come back: the coordinator says so at once, unless the ranks never spoke to it.
   const bool failed = !processes_.failures().empty();
   return since >
@@ -147,12 +147,12 @@ int NodeAgent::verdict() {
   const bool mistake = code == exit_code(ErrorCode::usage) && root->last_line.starts_with("error: ") &&
                        !root->last_line.starts_with("error: rank ");
   const bool strange = WIFSIGNALED(root->wait_status) && WTERMSIG(root->wait_status) == SIGKILL && !root->killed_by_us;
-  const auto how = describe_wait_status(root->wait_status) +
-                   (strange ? ", which this job did not send: perhaps out of memory, see dmesg"
-                    : root->killed_by_us && (stop_signal_ != 0 || !leaves_.empty())
-                        ? ", since it did not end within " + std::to_string(kStopPatience.count()) + " s of " +
-                              (leaves_.empty() ? signal_name(stop_signal_) : leaves_)
-                        : "");
+  const auto how =
+      describe_wait_status(root->wait_status) +
+      (strange                             ? ", which this job did not send: perhaps out of memory, see dmesg"
+       : root->killed_by_us && ends_here() ? ", since it did not end within " + std::to_string(kStopPatience.count()) +
+                                                 " s of " + (leaves_.empty() ? signal_name(stop_signal_) : leaves_)
+                                           : "");
   std::fputs(
       describe_failure({root->slot, options_.host, how, root->log_path, root->last_line, mistake}, options_.nodes > 1)
           .c_str(),

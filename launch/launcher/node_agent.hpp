@@ -36,6 +36,7 @@ class NodeAgent {
   void clear_bar() { processes_.clear_bar(); }
 
  private:
+  bool ends_here() const { return stop_signal_ != 0 || !leaves_.empty(); }
   void exited(const ProcessId& process, int wait_status);
   void obey(const AgentLink::Command& command);
 
@@ -45,7 +46,7 @@ class NodeAgent {
   std::optional<JobOver> over_;
   std::optional<Clock::time_point> end_by_;  // the job has failed: SIGTERM at this time, SIGKILL two seconds later
   std::string leaves_;                       // why
-  std::optional<Clock::time_point> tells_leave_at_;
+  std::optional<Clock::time_point> leave_at_;
   int stop_signal_ = 0;
   int at_once_ = 0;  // the signal that asked for the end of all ranks at once
   Clock::time_point stop_by_, last_exit_ = Clock::now();

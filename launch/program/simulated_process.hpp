@@ -33,7 +33,7 @@ class SimulatedProcess final : public FaultWatch {
   explicit SimulatedProcess(ProcessId id, std::vector<PlacedFault> faults = {}) : id_(id), faults_(std::move(faults)) {}
 
   const ProcessId& id() const noexcept { return id_; }
-  /// What ChaosKind::leave does: its agent tells the coordinator.
+  /// What ChaosKind::leave does: a notice of its agent to the coordinator.
   void on_leave(std::function<void()> leave) { leave_ = std::move(leave); }
   void set_supervisor(const RankSupervisorActor& supervisor);
   /// As hurt_this_process; on the supervisor's thread, which `stop` holds up.

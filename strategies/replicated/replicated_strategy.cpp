@@ -165,7 +165,7 @@ std::vector<HeldMemory> ReplicatedStrategy::held_memory() const {
           {"gradient buckets", bytes_on(device, buckets_->flats())}};
 }
 
-// Of what differs between ranks, in memory of its own. Collective.
+// Of what differs between ranks, as copies. Collective.
 NamedTensors ReplicatedStrategy::means_of_replicas() {
   torch::NoGradGuard no_grad;
   NamedTensors means;

@@ -38,17 +38,19 @@ bool make_groups_without(const std::vector<int>& leaving, const std::vector<std:
 
 void ShardedStrategy::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
                                     const std::string& note) {
-  snapshots_.exchange(
-      ShardPacker({generation, step, group_->rank(), group_->world_size()}, note, snapshot_tensors(optimizer)),
-      context_.hosts, *context_.program_communicator);
+  exchange_copies(optimizer, {{}, generation, step, note});
+}
+
+void ShardedStrategy::exchange_copies(Optimizer& optimizer, const Parting& parting) {
+  snapshots_.exchange(ShardPacker({parting.generation, parting.step, group_->rank(), group_->world_size()},
+                                  parting.note, snapshot_tensors(optimizer)),
+                      context_.hosts, *context_.program_communicator, parting.leaving);
 }
 
 bool ShardedStrategy::hand_over(Optimizer& optimizer, const Parting& parting) {
   const auto size = static_cast<int>(context_.options.fsdp_shard_size);
   if (mode_.has_replicas && !make_groups_without(parting.leaving, context_.hosts, size)) return false;
-  snapshots_.exchange(ShardPacker({parting.generation, parting.step, group_->rank(), group_->world_size()},
-                                  parting.note, snapshot_tensors(optimizer)),
-                      context_.hosts, *context_.program_communicator, parting.leaving);
+  exchange_copies(optimizer, parting);
   return true;
 }
 

@@ -121,6 +121,7 @@ class ShardedStrategy final : public Strategy,
   void collect_parameters();
   void make_groups();
   void place_model(bool keep_values);
+  void exchange_copies(Optimizer& optimizer, const Parting& parting);
   void restore();
   void place_tensor(std::int32_t shard, std::string_view name, const at::Tensor& tensor);
   struct Unit {

@@ -97,7 +97,7 @@ TEST_CASE("[L04] a save that was begun before a member left is made of all parts
   CHECK(std::get<PublishCheckpoint>(answers[0].second).ranks == 3);
 }
 
-TEST_CASE("[L04] a candidate on a host that leaves takes nobody's place, and one that --chaos drew is replaced") {
+TEST_CASE("[L04] a candidate on a host that leaves takes no place, and one that --chaos drew is replaced") {
   Leavers job;
   job.notices.add({Leavers::process(7), "SIGTERM"});
   MembershipQuestion question;

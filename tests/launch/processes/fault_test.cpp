@@ -506,7 +506,7 @@ TEST_CASE(
     "[L04] fault 44: what a job becomes that a host leaves has the bits of one that was planned to shrink there") {
   const std::vector<std::string> strategy =
       GENERATE(std::vector<std::string>{"--strategy", "ddp"}, std::vector<std::string>{"--strategy", "fsdp"},
-               // Without a moment of its own, which a resumed replica takes from rank 0.
+               // Without moments: a resumed replica takes rank 0's.
                std::vector<std::string>{"--strategy", "diloco", "--sync_every", "7", "--momentum", "0"});
   INFO(strategy[1]);
   HostsJob job(kHosts, {}, strategy);
