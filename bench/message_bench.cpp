@@ -101,7 +101,7 @@ int main(int argc, char** argv) {
   {
     troupe::ActorSystemConfig config(true);
     caf::actor_system system(config);
-    const auto peer = troupe::GuardedMiddleman::of(system).connect({}, "127.0.0.1", port);
+    const auto peer = troupe::GuardedMiddleman::of(system).connect({}, "127.0.0.1", port, std::chrono::seconds(5));
     if (!peer) {
       std::cerr << "bench_messages: " << system.render(peer.error()) << '\n';
       return 70;

@@ -211,13 +211,7 @@ void RankSupervisorState::lost_coordinator() {
   self->home_system().spawn<caf::detached>(
       [reconnect = options.reconnect, status = options.status, patience = park_after](
           caf::event_based_actor*, const RankSupervisorActor& address) {
-        const auto deadline = std::chrono::steady_clock::now() + patience;
-        caf::strong_actor_ptr found;
-        while (!found && !status->job_over && std::chrono::steady_clock::now() < deadline) {
-          found = reconnect();
-          if (!found) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        }
-        caf::anon_send(address, CoordinatorFound{found});
+        caf::anon_send(address, CoordinatorFound{reconnect(patience, [&] { return status->job_over.load(); })});
       },
       address);
 }

@@ -95,11 +95,15 @@ struct RankStatus {
   std::atomic<std::int64_t> steps_done{0};
 };
 
+/// Looks for a restarted coordinator until it is found, `patience` is over (nothing then), or `stopped` says so.
+/// Blocks.
+using FindCoordinator =
+    std::function<caf::strong_actor_ptr(std::chrono::milliseconds patience, const std::function<bool()>& stopped)>;
+
 struct RankSupervisorOptions {
   JoinJob join;                       // says who this process is
   caf::strong_actor_ptr coordinator;  ///< a CoordinatorActor; empty for a rank that is alone
-  /// Finds a restarted coordinator: blocks, nothing if there is none yet. Empty: the job ends with its coordinator.
-  std::function<caf::strong_actor_ptr()> reconnect;
+  FindCoordinator reconnect;          ///< on a thread of its own; empty: the job ends with its coordinator
   /// Looks for it in another way than by a thread that calls `reconnect`: CoordinatorFound comes within the time given.
   /// May be empty.
   std::function<void(const RankSupervisorActor&, std::chrono::milliseconds patience)> find_coordinator;

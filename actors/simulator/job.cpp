@@ -316,7 +316,7 @@ void Job::join_rank(RankProcess& rank) {
   options.join.spare = rank.id.slot >= options_.ranks;
   options.coordinator = rank.coordinator;
   options.status = rank.status;
-  options.reconnect = [] { return caf::strong_actor_ptr(); };
+  options.reconnect = [](auto, const auto&) { return caf::strong_actor_ptr(); };
   options.find_coordinator = [this, &rank](const RankSupervisorActor& supervisor, milliseconds patience) {
     find_coordinator(
         *rank.process, patience, [&rank] { return rank.status->job_over.load(); },

@@ -119,7 +119,7 @@ class Crowd {
     options.join.world_size = ranks_;
     options.join.host = "host";
     options.coordinator = connect(process);
-    options.reconnect = [] { return caf::strong_actor_ptr(); };
+    options.reconnect = [](auto, const auto&) { return caf::strong_actor_ptr(); };
     options.find_coordinator = [this, &process](const RankSupervisorActor& supervisor, milliseconds) {
       world_.after(50ms, [this, &process, supervisor] {
         if (process.alive) caf::anon_send(supervisor, CoordinatorFound{connect(process)});

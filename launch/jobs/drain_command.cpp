@@ -1,8 +1,6 @@
 #include "launch/jobs/drain_command.hpp"
 
-#include <algorithm>
 #include <cstdio>
-#include <filesystem>
 
 #include "launch/config/command_flags.hpp"
 #include "launch/jobs/living_jobs.hpp"
@@ -17,11 +15,9 @@ namespace {
 constexpr const char* kHelp =
     "usage: troupe drain HOST [RUN]\n"
     "\n"
-    "The ranks of a host leave their job after the step that they are in, with nothing lost, and the others go on. To "
-    "be\n"
-    "started on the launcher's host. SIGTERM to the host's agent (`troupe node`), or to the `troupe launch` of a node "
-    "that\n"
-    "is not the first, does the same.\n"
+    "The ranks of a host leave their job after the step that they are in, with nothing lost, and the others go on.\n"
+    "To be started on the launcher's host. SIGTERM to the host's agent (`troupe node`), or to the `troupe launch` of\n"
+    "a node that is not the first, does the same.\n"
     "\n"
     "  HOST  as in the host list\n"
     "  RUN   the run's folder (runs/latest)\n"
@@ -38,13 +34,10 @@ int drain_command(const std::vector<std::string>& words) {
     throw Error(ErrorCode::usage, "troupe drain", "it takes a HOST, and perhaps a RUN", "see troupe drain --help");
   const std::string run = given.size() < 2 ? std::string(kRunsFolder) + "/latest" : given[1];
   const auto name = displayable(run, 200);
-  std::error_code failure;
-  const auto folder = std::filesystem::canonical(run, failure).string();
-  const auto jobs = living_jobs();
-  const bool lives = std::any_of(jobs.begin(), jobs.end(), [&](const auto& job) { return job.folder == folder; });
-  if (failure || !lives)
+  const auto job = living_job_in(run);
+  if (!job)
     throw Error(ErrorCode::unavailable, name, "no job of yours on this host has this folder", "troupe ps lists them");
-  const auto answer = ask_run(folder, "drain " + given[0]);
+  const auto answer = ask_run(job->folder, "drain " + given[0]);
   if (answer.empty())
     throw Error(ErrorCode::usage, name, "its launcher has no list of hosts",
                 "a node of --nnodes leaves when its `troupe launch` gets SIGTERM");

@@ -30,17 +30,16 @@ namespace fs = std::filesystem;
 constexpr const char* kPsHelp =
     "usage: troupe ps\n"
     "\n"
-    "This user's jobs on this host: the run's folder, the launcher's process, since when, ranks, steps done, the "
-    "command.\n"
+    "This user's jobs on this host: the run's folder, the launcher's process, since when, ranks, steps done,\n"
+    "the command.\n"
     "\n"
     "example: troupe ps\n";
 
 constexpr const char* kAttachHelp =
     "usage: troupe attach [RUN] [--lines N]\n"
     "\n"
-    "Shows what a job prints that was started with `troupe launch --detach`, until it ends, or how it has ended; the "
-    "exit\n"
-    "code is the job's.\n"
+    "Shows what a job prints that was started with `troupe launch --detach`, until it ends, or how it has\n"
+    "ended; the exit code is the job's.\n"
     "Ctrl-C stops the job as at its own terminal: it finishes the step and saves. Ctrl-\\ leaves it alone.\n"
     "\n"
     "  RUN        the run's folder (runs/latest)\n"
@@ -119,15 +118,14 @@ int attach_command(const std::vector<std::string>& words) {
   const auto name = displayable(run, 200);
   std::error_code failure;
   const auto folder = fs::canonical(run, failure).string();
-  const auto jobs = living_jobs();
-  const auto job = std::find_if(jobs.begin(), jobs.end(), [&](const auto& j) { return j.folder == folder; });
+  const auto job = living_job_in(run);
   const auto path = job_log_of(folder);
   auto log = JobLog::last_lines(path, lines);
-  if (!failure && job == jobs.end() && fs::exists(path, failure)) {
+  if (!failure && !job && fs::exists(path, failure)) {
     log.show_new();
     if (const auto code = log.exit_code()) return *code;
   }
-  if (failure || job == jobs.end())
+  if (failure || !job)
     throw Error(ErrorCode::unavailable, name, "no job of yours on this host has this folder",
                 "troupe ps lists them; `troupe report " + name + "` is about a run that is over");
   if (!job->launched || !fs::exists(path, failure))

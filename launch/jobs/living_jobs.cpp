@@ -78,4 +78,14 @@ std::vector<LivingJob> living_jobs() {
   return jobs;
 }
 
+std::optional<LivingJob> living_job_in(const std::string& run) {
+  std::error_code failure;
+  const auto folder = fs::canonical(run, failure).string();
+  if (failure) return std::nullopt;
+  for (auto& job : living_jobs()) {
+    if (job.folder == folder) return job;
+  }
+  return std::nullopt;
+}
+
 }  // namespace troupe

@@ -2,6 +2,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,5 +20,8 @@ struct LivingJob {
 /// All processes of this user's that hold the lock of a run's folder, the oldest first. A process that ends meanwhile
 /// is left out.
 std::vector<LivingJob> living_jobs();
+
+/// That whose run has this folder, under any of its names; nothing: none of this user's on this host.
+std::optional<LivingJob> living_job_in(const std::string& run);
 
 }  // namespace troupe

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "launch/launcher/process_words.hpp"
+#include "launch/network/actor_system.hpp"
 #include "tensor_io/base/error.hpp"
-#include "tensor_io/files/file_layer.hpp"
 
 namespace troupe {
 namespace {
@@ -21,7 +21,6 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kStarts = 5;  // within a minute, one after the other
 constexpr std::chrono::milliseconds kFirstPause{100}, kLongestPause{5'000};
-constexpr int kTriesOfPort = 3;
 constexpr auto kStartTime = 30s, kSilence = 3s, kLastWords = 2s;
 constexpr auto kOneLook = 200ms;  // between two looks: longer, and it is this process that stood still
 
@@ -95,7 +94,6 @@ void CoordinatorChild::start_again(const std::string& reason, const std::functio
       pause > 0ms ? (": the ranks train on, the next try is in " + std::to_string(pause.count()) + " ms").c_str() : "");
   if (!process_.recovery.enabled) return;
   if (!first) ++process_.before;
-  if (failures_ == kTriesOfPort && !options_.keys_folder.empty()) process_.port = 0;  // another process has its port
   next_start_ = now + pause;
   if (pause == 0ms) start();
 }
@@ -103,6 +101,7 @@ void CoordinatorChild::start_again(const std::string& reason, const std::functio
 void CoordinatorChild::start() {
   starts_.push_back(Clock::now());
   next_start_.reset();
+  if (options_.keys && port_ > 0) process_.port = coordinator_port(static_cast<std::uint16_t>(port_), failures_);
   process_.life = 1'000 * static_cast<std::uint64_t>(options_.starts_over) + static_cast<std::uint64_t>(lives_);
   ChildProcess::Options child;
   child.arguments = {options_.troupe_program, "coordinator", word_of(process_)};
@@ -131,9 +130,8 @@ void CoordinatorChild::take_port(const std::string& line) {
   if (std::sscanf(line.c_str(), "port %d", &process_.port) != 1)
     throw Error(ErrorCode::internal, "coordinator", "it said '" + line + "' instead of its port");
   starting_ = false;
-  if (failures_ < kTriesOfPort || options_.keys_folder.empty()) return;
-  replace_text(KeyFolder::port(options_.keys_folder), std::to_string(process_.port) + "\n");
-  std::fprintf(stderr, "troupe: the coordinator listens on port %d now\n", process_.port);
+  if (port_ == 0) port_ = process_.port;
+  if (process_.port != port_) std::fprintf(stderr, "troupe: the coordinator listens on port %d now\n", process_.port);
 }
 
 // One that hangs is ended, as if it had died.

@@ -24,12 +24,11 @@ class CoordinatorChild {
     std::string troupe_program;
     CoordinatorProcessOptions process;  ///< without those that are this class's: life, journal, keys_on_stdin
     std::optional<JobKeys> keys;
-    int starts_over = 0;      ///< how often the job has begun anew
-    std::string keys_folder;  ///< of all processes of the job: another port is written there; empty: it keeps its port
+    int starts_over = 0;  ///< how often the job has begun anew
   };
   /// Waits until it listens. Throws Error(unavailable) with what it said if it does not start.
   explicit CoordinatorChild(Options options);
-  int port() const noexcept { return process_.port; }
+  int port() const noexcept { return port_; }
 
   void add_fds(std::vector<pollfd>& fds) const;
   /// Shows what it said, `before_line` first; starts it again if it died, or has been silent for 3 s in which this was
@@ -49,6 +48,7 @@ class CoordinatorChild {
   void drain(const std::function<void()>& before_line);
 
   CoordinatorProcessOptions process_;
+  int port_ = 0;  ///< the job's, by which its processes find the coordinator, wherever it listens (coordinator_port)
   const Options options_;
   std::unique_ptr<ChildProcess> child_;
   OutputLines lines_;

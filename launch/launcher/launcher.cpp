@@ -137,8 +137,7 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
                                             .address = ranks.coordinator_host,
                                             .port = ranks.coordinator_port,
                                             .insecure = options.insecure};
-    const auto keys_here = alone ? ranks.keys : std::string();  // other nodes would not hear of another port
-    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, process, keys, starts_over, keys_here});
+    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, process, keys, starts_over});
     ranks.coordinator_port = coordinator->port();
     for (int s = 0; s < options.spares; ++s) ranks.spares.push_back(ranks.world_size + s);
   }

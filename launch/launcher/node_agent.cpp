@@ -32,7 +32,6 @@ NodeAgent::NodeAgent(const RankProcessOptions& options)
   link.coordinator_host = options_.coordinator_host;
   link.coordinator_port = static_cast<std::uint16_t>(options_.coordinator_port);
   if (!options_.keys.empty()) link.keys = KeyFolder::read(options_.keys);
-  link.keys_folder = options_.keys;
   link_.emplace(link, processes_.running());
 }
 

@@ -82,9 +82,7 @@ void RankProcesses::start(const ProcessId& process, int restarts) {
       {"TORCHELASTIC_RESTART_COUNT", lives},
       {"TORCHELASTIC_MAX_RESTARTS", "0"},
       {"TORCHELASTIC_RUN_ID", options_.run.job_id},
-      {"TROUPE_COORDINATOR",
-       options_.coordinator_host + ":" +
-           std::to_string(KeyFolder::port_now(options_.keys, static_cast<std::uint16_t>(options_.coordinator_port)))},
+      {"TROUPE_COORDINATOR", options_.coordinator_host + ":" + std::to_string(options_.coordinator_port)},
       {"TROUPE_JOB_ID", options_.run.job_id},
       {"TROUPE_NODE", options_.host},
       {"TROUPE_ADDRESS", options_.address},

@@ -41,9 +41,8 @@ struct RankSystemOptions {
   /// Told of the rank's root before it joins, by which a rank is ended that has no process of its own. That root has a
   /// thread then, which `hurt` may hold up. May be empty.
   std::function<void(const RankSupervisorActor&)> on_supervisor;
-  bool recovery = true;  ///< false: the first rank that is lost ends the job
-  std::function<caf::strong_actor_ptr()>
-      reconnect;  ///< finds a restarted coordinator; empty: the job ends with its coordinator
+  bool recovery = true;       ///< false: the first rank that is lost ends the job
+  FindCoordinator reconnect;  ///< empty: the job ends with its coordinator
 };
 
 /// The actors of one rank and its two communicators. The thread that constructs it is Compute's. Ranks may share a

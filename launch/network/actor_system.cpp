@@ -15,16 +15,90 @@
 namespace troupe {
 namespace {
 
-constexpr std::chrono::seconds kAnswer(30);
+using namespace std::chrono_literals;
 
-caf::expected<CoordinatorActor> connect(caf::actor_system& system, const std::string& host, std::uint16_t port) {
+constexpr std::chrono::seconds kAnswer(30);
+constexpr int kTriesOfFirstPort = 3, kOtherPorts = 3;
+constexpr std::chrono::milliseconds kFirstPause{10}, kLongestPause{100};
+constexpr auto kFirstPortAlone = 1s;  // a coordinator that is started again at once needs less
+// For a peer's handshake. A stranger that says nothing costs the first of them; it may take longer where much is going
+// on.
+constexpr std::chrono::milliseconds kFirstPatience{1'000}, kLongestPatience{5'000};
+constexpr auto kOtherKeysFor = 3s;  // another job's coordinator has the port, and this one's moves: two tries, 0.7 s
+
+caf::expected<CoordinatorActor> connect(caf::actor_system& system, const std::string& host, std::uint16_t port,
+                                        std::chrono::milliseconds patience) {
   const auto found = GuardedMiddleman::of(system).connect(
-      system.message_types(caf::detail::type_list<CoordinatorActor>{}), host, port);
+      system.message_types(caf::detail::type_list<CoordinatorActor>{}), host, port, patience);
   if (!found) return found.error();
   return caf::actor_cast<CoordinatorActor>(*found);
 }
 
+// For a job's coordinator: at its port, and in a job that has keys after a while at the others, too. (Without keys,
+// another job's coordinator would do.)
+class Search {
+ public:
+  Search(caf::actor_system& system, const std::string& host, std::uint16_t port)
+      : system_(system), host_(host), port_(port), elsewhere_(GuardedMiddleman::of(system).has_keys()) {}
+
+  /// Nothing: not found in `patience`, or its peer has had other keys for `other_keys_for`, or is of another version,
+  /// or `stopped` says so.
+  CoordinatorActor go_on(std::chrono::milliseconds patience, std::chrono::milliseconds other_keys_for,
+                         const std::function<bool()>& stopped) {
+    const auto start = Clock::now();
+    auto deadline = start + patience, elsewhere_from = start + kFirstPortAlone;
+    for (auto pause = kFirstPause; Clock::now() < deadline; pause = std::min(pause * 2, kLongestPause)) {
+      if (stopped && stopped()) break;
+      const auto tries = elsewhere_ && Clock::now() >= elsewhere_from ? kTriesOfFirstPort + tries_elsewhere_++ : 0;
+      if (auto coordinator = try_port(coordinator_port(port_, tries))) return coordinator;
+      if (says(kOtherVersion)) break;
+      if (tries == 0 && says(kOtherKeys) && elsewhere_from > Clock::now()) {
+        elsewhere_from = Clock::now();
+        deadline = std::min(deadline, Clock::now() + other_keys_for);
+      }
+      std::this_thread::sleep_for(pause);
+    }
+    return {};
+  }
+  /// Of the last try at the job's port.
+  const std::string& why() const { return why_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool says(const char* reason) const { return why_.find(reason) != std::string::npos; }
+
+  CoordinatorActor try_port(std::uint16_t port) {
+    std::string why;
+    const auto began = Clock::now();
+    try {
+      auto coordinator = connect(system_, ipv4_address_of(host_), port, patience_);
+      if (coordinator) return *coordinator;
+      why = system_.render(coordinator.error());
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unavailable) throw;
+      why = error.report().cause;
+    }
+    if (Clock::now() - began > patience_) patience_ = std::min(patience_ * 2, kLongestPatience);
+    if (port == port_) why_ = why;
+    return {};
+  }
+
+  caf::actor_system& system_;
+  const std::string host_;
+  const std::uint16_t port_;
+  const bool elsewhere_;
+  int tries_elsewhere_ = 0;
+  std::chrono::milliseconds patience_ = kFirstPatience;
+  std::string why_;
+};
+
 }  // namespace
+
+std::uint16_t coordinator_port(std::uint16_t port, int tries) {
+  if (tries < kTriesOfFirstPort || (tries - kTriesOfFirstPort) % 2 == 1) return port;
+  const int other = 2 + (tries - kTriesOfFirstPort) / 2 % kOtherPorts;  // the one after it is a program's MASTER_PORT
+  return static_cast<std::uint16_t>(port + other <= 65'535 ? port + other : port - other);
+}
 
 ActorSystemConfig::ActorSystemConfig(bool network, std::optional<JobKeys> keys,
                                      std::function<void(const std::string&)> log) {
@@ -60,37 +134,24 @@ std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorAc
   return bound;
 }
 
-caf::strong_actor_ptr try_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port) {
-  auto coordinator = connect(system, host, port);
-  return coordinator ? caf::actor_cast<caf::strong_actor_ptr>(*coordinator) : nullptr;
+caf::strong_actor_ptr find_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
+                                       std::chrono::milliseconds patience, const std::function<bool()>& stopped) {
+  return caf::actor_cast<caf::strong_actor_ptr>(Search(system, host, port).go_on(patience, patience, stopped));
 }
 
 CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
                                      std::chrono::milliseconds timeout, const std::function<bool()>& stopped) {
-  using namespace std::chrono_literals;
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  std::string why;
-  const auto says = [&](const char* reason) { return why.find(reason) != std::string::npos; };
-  for (auto pause = 10ms; std::chrono::steady_clock::now() < deadline;
-       pause = std::min(pause * 2, std::chrono::milliseconds(500))) {
-    if (stopped && stopped()) throw Error(ErrorCode::interrupted, "coordinator", "asked to stop");
-    try {
-      auto coordinator = connect(system, ipv4_address_of(host), port);
-      if (coordinator) return *coordinator;
-      why = system.render(coordinator.error());
-      if (says(kOtherKeys) || says(kOtherVersion)) break;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::unavailable) throw;
-      why = error.report().cause;
-    }
-    std::this_thread::sleep_for(pause);
-  }
+  Search search(system, host, port);
+  const auto coordinator = search.go_on(timeout, kOtherKeysFor, stopped);
+  if (coordinator) return coordinator;
+  if (stopped && stopped()) throw Error(ErrorCode::interrupted, "coordinator", "asked to stop");
+  const auto says = [&](const char* reason) { return search.why().find(reason) != std::string::npos; };
   const auto where = host + ":" + std::to_string(port);
   const char* final = says(kOtherKeys) ? kOtherKeys : says(kOtherVersion) ? kOtherVersion : nullptr;
   throw Error(ErrorCode::unavailable, "coordinator",
-              final != nullptr
-                  ? where + ": " + final
-                  : "no answer from " + where + " within " + std::to_string(timeout.count()) + " ms (" + why + ")",
+              final != nullptr ? where + ": " + final
+                               : "no answer from " + where + " within " + std::to_string(timeout.count()) + " ms (" +
+                                     search.why() + ")",
               says(kOtherVersion)           ? "start every node with the same build"
               : says(std::strerror(EMFILE)) ? "raise the limit of open files (ulimit -n)"
               : says("keys") ? "every node takes a copy of the same keys: troupe keys DIR once, --keys DIR on each"

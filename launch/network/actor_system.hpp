@@ -27,10 +27,17 @@ class ActorSystemConfig : public caf::actor_system_config {
 std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorActor& coordinator, std::uint16_t port,
                                   const std::string& interface_address, bool insecure = false);
 
-/// Connects to the coordinator, once. Empty: nobody answers.
-caf::strong_actor_ptr try_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port);
+/// Where a job's coordinator listens, or is looked for, when so many `tries` have failed, one after the other: at
+/// `port` three times, as the process that it was may still have it. Then another process has it, and every second try
+/// is at one of three others, which all hosts of a job know without having heard of them.
+std::uint16_t coordinator_port(std::uint16_t port, int tries);
 
-/// Connects to the coordinator, retrying until `timeout`. Throws Error(unavailable), Error(usage) for an IPv6 address,
+/// Looks for the coordinator at `port` and, in a job that has keys, after two seconds at coordinator_port's others,
+/// too. Nothing: not found within `patience`, or `stopped` says so. Blocks.
+caf::strong_actor_ptr find_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
+                                       std::chrono::milliseconds patience, const std::function<bool()>& stopped);
+
+/// The same for one that has to be there. Throws Error(unavailable), Error(usage) for an IPv6 address,
 /// Error(interrupted) once `stopped` says so.
 CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
                                      std::chrono::milliseconds timeout, const std::function<bool()>& stopped = {});

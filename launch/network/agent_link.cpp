@@ -56,17 +56,12 @@ struct LinkState {
   std::vector<RankExited> waiting;
 };
 
-void find_coordinator(caf::stateful_actor<LinkState>* self, const AgentLink::Options& options,
-                      std::shared_ptr<std::atomic<bool>> ending) {
+void search_coordinator(caf::stateful_actor<LinkState>* self, const AgentLink::Options& options,
+                        std::shared_ptr<std::atomic<bool>> ending) {
   auto find = [options, ending = std::move(ending)](caf::event_based_actor* finder, const caf::actor& address) {
-    const auto deadline = std::chrono::steady_clock::now() + options.patience;
-    caf::strong_actor_ptr found;
-    while (!found && !*ending && std::chrono::steady_clock::now() < deadline) {
-      found = try_coordinator(finder->home_system(), options.coordinator_host,
-                              KeyFolder::port_now(options.keys_folder, options.coordinator_port));
-      if (!found) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-    caf::anon_send(address, LinkFound{found});
+    const auto stopped = [&] { return ending->load(); };
+    caf::anon_send(address, LinkFound{find_coordinator(finder->home_system(), options.coordinator_host,
+                                                       options.coordinator_port, options.patience, stopped)});
   };
   // An argument each time an actor is made: CAF 0.17 dereferences a null pointer where there is none.
   self->home_system().spawn<caf::detached>(std::move(find), caf::actor_cast<caf::actor>(self));
@@ -91,9 +86,9 @@ template <class SharedPtr>
 caf::behavior link_actor(caf::stateful_actor<LinkState>* self, SharedPtr shared) {
   self->set_down_handler([self, shared](caf::down_msg&) {
     self->state.coordinator = nullptr;
-    find_coordinator(self, shared->options, shared->ending);
+    search_coordinator(self, shared->options, shared->ending);
   });
-  find_coordinator(self, shared->options, shared->ending);
+  search_coordinator(self, shared->options, shared->ending);
   return {
       [self, shared](const LinkFound& found) {
         if (!found.coordinator) {

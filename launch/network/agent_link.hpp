@@ -25,7 +25,6 @@ class AgentLink {
     std::string job_id, host;
     std::string coordinator_host = "127.0.0.1";
     std::uint16_t coordinator_port = 0;
-    std::string keys_folder;                     ///< has another port, if the coordinator has (KeyFolder::port_now)
     std::optional<JobKeys> keys;                 ///< none: no TLS
     std::chrono::milliseconds patience{60'000};  ///< without a coordinator: `lost` then
   };

@@ -27,7 +27,7 @@ namespace {
 
 namespace net = caf::io::network;
 
-constexpr std::chrono::milliseconds kLinkPatience{5'000}, kLastBytes{2'000};
+constexpr std::chrono::milliseconds kLastBytes{2'000};
 
 // CAF's port: a local socket with a name of the kernel's choosing. Only the gate, which is this process, may connect to
 // it.
@@ -110,7 +110,7 @@ class GuardedMiddleman::Middleman : public caf::io::middleman_actor_impl {
     try {
       int fd = -1;
       if (owner_->has_keys()) {
-        fd = open_secure_link(owner_->thread().io, *owner_->keys_, host, port, kLinkPatience).get();
+        fd = open_secure_link(owner_->thread().io, *owner_->keys_, host, port, owner_->patience_).get();
       } else {
         const auto found = net::new_tcp_connection(host, port);
         if (!found) return found.error();
@@ -193,7 +193,9 @@ std::uint16_t GuardedMiddleman::publish(const caf::strong_actor_ptr& actor, std:
 }
 
 caf::expected<caf::strong_actor_ptr> GuardedMiddleman::connect(const std::set<std::string>& interface,
-                                                               const std::string& host, std::uint16_t port) {
+                                                               const std::string& host, std::uint16_t port,
+                                                               std::chrono::milliseconds patience) {
+  patience_ = patience;
   caf::expected<caf::strong_actor_ptr> found = caf::make_error(caf::sec::no_actor_published_at_port, port);
   caf::scoped_actor self(system_);
   self->request(actor_, caf::infinite, caf::connect_atom::value, host, port)

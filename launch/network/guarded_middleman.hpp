@@ -2,6 +2,8 @@
 #include <caf/all.hpp>
 #include <caf/io/all.hpp>
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -36,8 +38,10 @@ class GuardedMiddleman : public caf::actor_system::module {
   /// Returns the port. Once. Throws Error(unavailable).
   std::uint16_t publish(const caf::strong_actor_ptr& actor, std::set<std::string> interface, std::uint16_t port,
                         const std::string& address);
+  /// `patience`: for the peer to get through TLS and the proof, in a job that has keys; the last call's where several
+  /// are under way.
   caf::expected<caf::strong_actor_ptr> connect(const std::set<std::string>& interface, const std::string& host,
-                                               std::uint16_t port);
+                                               std::uint16_t port, std::chrono::milliseconds patience);
 
  private:
   struct Thread;
@@ -48,6 +52,7 @@ class GuardedMiddleman : public caf::actor_system::module {
   caf::actor_system& system_;
   std::shared_ptr<const JobKeys> keys_;
   std::function<void(const std::string&)> log_;
+  std::atomic<std::chrono::milliseconds> patience_{};  // CAF's message for a connection has no place for it
   std::once_flag started_;
   std::unique_ptr<Thread> thread_;
   caf::io::middleman_actor actor_;

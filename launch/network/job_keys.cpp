@@ -289,12 +289,6 @@ KeyFolder::KeyFolder(JobKeys keys) : keys_(std::move(keys)) {
   }
 }
 
-std::uint16_t KeyFolder::port_now(const std::string& folder, std::uint16_t known) {
-  std::ifstream file(port(folder));
-  std::uint16_t said = 0;
-  return !folder.empty() && file >> said && said > 0 ? said : known;
-}
-
 void KeyFolder::write(const std::string& folder, const JobKeys& keys) {
   if (::mkdir(folder.c_str(), 0700) != 0)
     throw Error(ErrorCode::io, folder, std::strerror(errno), "name a folder that does not exist yet");

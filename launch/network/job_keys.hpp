@@ -58,10 +58,6 @@ class KeyFolder {
   static std::string authority(const std::string& folder) { return folder + "/authority.pem"; }
   static std::string certificate(const std::string& folder) { return folder + "/certificate.pem"; }
   static std::string key(const std::string& folder) { return folder + "/key.pem"; }
-  /// Where a coordinator that was started again says its port, to the processes of its host.
-  static std::string port(const std::string& folder) { return folder + "/port"; }
-  /// What it said; `known`: nothing so far, or there are no keys.
-  static std::uint16_t port_now(const std::string& folder, std::uint16_t known);
   /// A new folder of that mode, for good. Throws Error(io).
   static void write(const std::string& folder, const JobKeys& keys);
   /// Throws Error(io, bad_data); refuses a folder or files that others may read.

@@ -304,8 +304,9 @@ int run_launched(Config config, RankEnvironment place, const std::string& progra
   if (!place.coordinator_host.empty()) {
     options.coordinator =
         connect_coordinator(system, place.coordinator_host, place.coordinator_port, std::chrono::seconds(30));
-    options.reconnect = [&system, host = place.coordinator_host, port = place.coordinator_port, keys = place.keys] {
-      return try_coordinator(system, host, KeyFolder::port_now(keys, port));
+    options.reconnect = [&system, host = place.coordinator_host, port = place.coordinator_port](
+                            std::chrono::milliseconds patience, const std::function<bool()>& stopped) {
+      return find_coordinator(system, host, port, patience, stopped);
     };
   } else {
     // Another launcher, torchrun say: rank 0 hosts the coordinator on the port after the master's, which the launcher

@@ -112,7 +112,7 @@ class SimulatedHost {
       options.on_supervisor = [process = mine.process](const RankSupervisorActor& supervisor) {
         process->set_supervisor(supervisor);
       };
-      options.reconnect = [this] { return caf::actor_cast<caf::strong_actor_ptr>(coordinator_); };
+      options.reconnect = [this](auto, const auto&) { return caf::actor_cast<caf::strong_actor_ptr>(coordinator_); };
     }
     const int status = run_rank_(options);
     set_fault_watch({});

@@ -326,7 +326,9 @@ TEST_CASE("[L03] a late vote is refused where something needs to wait, by what t
   training.steps = 1;
   std::string wanted;
   SECTION("a job that outlives the loss of a rank") {
-    training.change = [](RankSystemOptions& options) { options.reconnect = [] { return caf::strong_actor_ptr(); }; };
+    training.change = [](RankSystemOptions& options) {
+      options.reconnect = [](auto, const auto&) { return caf::strong_actor_ptr(); };
+    };
     wanted = "vote: late: a step is applied before the ranks have said that all is well";
   }
   SECTION("shards in the host's memory") {
@@ -361,7 +363,7 @@ TEST_CASE("[L03] a late vote is refused where something needs to wait, by what t
 TEST_CASE("[L03] with a job whose launcher was told --no-recovery a late vote is taken") {
   LateTraining training;
   training.change = [](RankSystemOptions& options) {
-    options.reconnect = [] { return caf::strong_actor_ptr(); };
+    options.reconnect = [](auto, const auto&) { return caf::strong_actor_ptr(); };
     options.recovery = false;
   };
   CHECK(joined(training.run().errors) == "");
