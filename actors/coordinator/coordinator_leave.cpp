@@ -45,7 +45,9 @@ void let_go(CoordinatorState& state, const ProcessId& process) {
 void let_leave(CoordinatorState& state) {
   if (!state.options.recovery.enabled) return;
   if (state.phase == CoordinatorState::Phase::training) state.send(state.notices.ask(state.processes));
-  for (const auto& process : state.notices.due(state.processes, state.saves, state.now())) let_go(state, process);
+  for (const auto& process :
+       state.notices.due(state.processes, state.saves, state.now(), state.options.recovery.leaver_saves))
+    let_go(state, process);
   // One hangs behind the vote: the others stand between two steps already.
   if (state.interruption.parting() && state.now() - state.since > state.options.recovery.hang_after)
     state.recover(

@@ -50,15 +50,15 @@ RankMessages LeaveNotices::ask(const ProcessTable& processes) const {
   return messages;
 }
 
-std::vector<ProcessId> LeaveNotices::due(const ProcessTable& processes, const SaveRounds& saves, Time now) {
-  constexpr std::chrono::seconds kSave{30};
+std::vector<ProcessId> LeaveNotices::due(const ProcessTable& processes, const SaveRounds& saves, Time now,
+                                         std::chrono::milliseconds patience) {
   std::vector<ProcessId> due;
   for (auto& [slot, notice] : notices_) {
     const auto* process = processes.find(notice.notice.process);
     if (process == nullptr || process->member || !process->is_active()) continue;
     if (process->joined.generation > processes.current().generation) continue;  // a member, for all that is known here
     if (!notice.since) notice.since = now;
-    if (!saves.awaits(notice.save) || now - *notice.since > kSave) due.push_back(notice.notice.process);
+    if (!saves.awaits(notice.save) || now - *notice.since > patience) due.push_back(notice.notice.process);
   }
   return due;
 }

@@ -33,8 +33,9 @@ class LeaveNotices {
   /// To members that leave, in a generation that trains.
   RankMessages ask(const ProcessTable& processes) const;
   /// Processes that are members no longer, or never were: they are to end well now. One whose part of a save is under
-  /// way stays for it, for a while.
-  std::vector<ProcessId> due(const ProcessTable& processes, const SaveRounds& saves, Time now);
+  /// way stays for it, for `patience`.
+  std::vector<ProcessId> due(const ProcessTable& processes, const SaveRounds& saves, Time now,
+                             std::chrono::milliseconds patience);
   /// Why it leaves.
   ErrorReport reason(const ProcessId& process) const;
 

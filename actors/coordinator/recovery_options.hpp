@@ -17,7 +17,8 @@ struct RecoveryOptions {
   std::chrono::milliseconds fence_after{3'000};
   std::chrono::milliseconds hang_after{
       60'000};  ///< for a survivor to leave a step that was interrupted; it is killed then
-  std::chrono::milliseconds park_after{60'000};  ///< without a quorum
+  std::chrono::milliseconds park_after{60'000};    ///< without a quorum
+  std::chrono::milliseconds leaver_saves{30'000};  ///< for one that has left to end its part of a save
 };
 
 }  // namespace troupe

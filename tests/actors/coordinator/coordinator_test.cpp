@@ -33,7 +33,7 @@ struct Job {
     caf::anon_send_exit(coordinator, caf::exit_reason::user_shutdown);
   }
 
-  RankSupervisorActor add_rank(int rank, JoinJob join = {}, std::function<caf::strong_actor_ptr()> reconnect = {}) {
+  RankSupervisorActor add_rank(int rank, JoinJob join = {}, FindCoordinator reconnect = {}) {
     RankSupervisorOptions options;
     options.reconnect = std::move(reconnect);
     join.job_id = join.job_id.empty() ? "job" : join.job_id;
@@ -132,7 +132,7 @@ TEST_CASE("[L05] fault 14: a rank knows from its joining how long to look for a 
   auto options = Job::options(2, {}, true);
   options.recovery.park_after = 50ms;
   Job job(options);
-  auto rank = job.add_rank(0, {}, [] { return caf::strong_actor_ptr(); });
+  auto rank = job.add_rank(0, {}, [](auto, const auto&) { return caf::strong_actor_ptr(); });
   CHECK(job.refused(rank).empty());
   caf::anon_send_exit(job.coordinator, caf::exit_reason::kill);
   ErrorReport report;

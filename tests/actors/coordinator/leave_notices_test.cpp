@@ -56,11 +56,11 @@ TEST_CASE("[L04] a member that leaves is asked until it has stopped, and let go 
     const auto asked = job.notices.ask(job.processes);
     REQUIRE(asked.size() == 1);
     CHECK(std::get<LeaveJob>(asked[0].second).generation == 1);
-    CHECK(job.notices.due(job.processes, job.saves, job.now).empty());
+    CHECK(job.notices.due(job.processes, job.saves, job.now, 30s).empty());
   }
   part(job, 1);
   CHECK(job.notices.ask(job.processes).empty());
-  const auto gone = job.notices.due(job.processes, job.saves, job.now);
+  const auto gone = job.notices.due(job.processes, job.saves, job.now, 30s);
   REQUIRE(gone.size() == 1);
   CHECK(gone[0] == Leavers::process(1));
   CHECK(job.notices.reason(gone[0]).code == ErrorCode::ok);
@@ -74,12 +74,12 @@ TEST_CASE("[L04] who leaves stays for its part of a save that is under way, but 
   Leavers job;
   job.notices.add({Leavers::process(2), "SIGTERM"});
   part(job, 2, "a save");
-  CHECK(job.notices.due(job.processes, job.saves, job.now).empty());
+  CHECK(job.notices.due(job.processes, job.saves, job.now, 30s).empty());
   SECTION("it ends") {
     (void)job.saves.published({{10, "a save"}, {}, {}}, job.processes);
-    CHECK(job.notices.due(job.processes, job.saves, job.now).size() == 1);
+    CHECK(job.notices.due(job.processes, job.saves, job.now, 30s).size() == 1);
   }
-  SECTION("it does not") { CHECK(job.notices.due(job.processes, job.saves, job.now + 31s).size() == 1); }
+  SECTION("it does not") { CHECK(job.notices.due(job.processes, job.saves, job.now + 31s, 30s).size() == 1); }
 }
 
 TEST_CASE("[L04] a save that was begun before a member left is made of all parts") {
