@@ -11,6 +11,7 @@
 
 #include "strategies/hooks/device_power_sgd.hpp"
 #include "strategies/hooks/power_sgd_kernels.hpp"
+#include "strategies/replicated/model_sync.hpp"
 #include "tensor_io/kernels/pack.hpp"
 
 namespace troupe {
@@ -226,13 +227,10 @@ void PowerSgd::roll_back(std::int64_t step) {
 }
 
 void PowerSgd::hand_over(Communicator& communicator) {
-  std::vector<at::Tensor> means;  // a rank may be lost before all are there
-  for (auto& [name, history] : histories_) {
-    means.push_back(history.pairs[history.current].error.clone());
-    communicator.all_reduce(means.back(), ReduceOp::avg, "error of " + name);
-  }
-  std::size_t i = 0;
-  for (auto& [name, history] : histories_) history.pairs[history.current].error.copy_(means[i++]);
+  NamedTensors errors;
+  for (auto& [name, history] : histories_) errors.emplace_back(name, history.pairs[history.current].error);
+  const auto means = means_over_ranks(errors, communicator, "PowerSGD's errors");  // a rank may be lost meanwhile
+  for (std::size_t i = 0; i < errors.size(); ++i) errors[i].second.copy_(means[i].second);
 }
 
 void PowerSgd::load_state(const NamedTensors& loaded) {

@@ -50,6 +50,17 @@ void broadcast_tensors(const NamedTensors& tensors, Communicator& communicator, 
   }
 }
 
+NamedTensors means_over_ranks(const NamedTensors& tensors, Communicator& communicator, const char* what) {
+  torch::NoGradGuard no_grad;
+  NamedTensors means;
+  for (const auto& [name, tensor] : tensors) {
+    auto value = tensor.detach().clone(at::MemoryFormat::Contiguous);
+    if (value.is_floating_point() && value.numel() > 0) communicator.all_reduce(value.view(-1), ReduceOp::avg, what);
+    means.emplace_back(name, std::move(value));
+  }
+  return means;
+}
+
 FlatBuffers::FlatBuffers(const torch::nn::Module& model) {
   torch::NoGradGuard no_grad;
   std::map<at::ScalarType, NamedTensors> by_dtype;

@@ -21,6 +21,9 @@ double norm_over_ranks(double own_squares, Communicator& communicator);
 /// copy differs.
 void broadcast_tensors(const NamedTensors& tensors, Communicator& communicator, const char* what);
 
+/// Copies; of what is floating point, the ranks' mean. Collective.
+NamedTensors means_over_ranks(const NamedTensors& tensors, Communicator& communicator, const char* what);
+
 /// A model's buffers as views of one flat tensor per dtype, so that a broadcast is one collective per dtype.
 class FlatBuffers {
  public:

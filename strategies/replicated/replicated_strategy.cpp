@@ -167,15 +167,12 @@ std::vector<HeldMemory> ReplicatedStrategy::held_memory() const {
 
 // Of what differs between ranks, as copies. Collective.
 NamedTensors ReplicatedStrategy::means_of_replicas() {
-  torch::NoGradGuard no_grad;
-  NamedTensors means;
+  NamedTensors different;
   const auto buffers = model_->named_buffers();
   for (const auto& [name, tensor] : replicated_tensors()) {
-    if (!differs(buffers.contains(name)) || !tensor.is_floating_point()) continue;
-    means.emplace_back(name, tensor.clone(at::MemoryFormat::Contiguous));
-    context_.program_communicator->all_reduce(means.back().second.view(-1), ReduceOp::avg, "mean of the replicas");
+    if (differs(buffers.contains(name)) && tensor.is_floating_point()) different.emplace_back(name, tensor);
   }
-  return means;
+  return means_over_ranks(different, *context_.program_communicator, "mean of the replicas");
 }
 
 bool ReplicatedStrategy::differs(bool is_buffer) const {

@@ -6,6 +6,7 @@
 #include "actors/strategy/late_voting.hpp"
 #include "actors/strategy/meetings.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
+#include "strategies/replicated/model_sync.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/files/bounded_json.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
@@ -13,18 +14,6 @@
 
 namespace troupe {
 namespace {
-
-// The mean over ranks of those that are numbers with a point, in memory of their own.
-NamedTensors means_of(const NamedTensors& tensors, Communicator& communicator, const char* what) {
-  torch::NoGradGuard no_grad;
-  NamedTensors means;
-  for (const auto& [name, tensor] : tensors) {
-    auto value = tensor.detach().clone(at::MemoryFormat::Contiguous);
-    if (value.is_floating_point() && value.numel() > 0) communicator.all_reduce(value.view(-1), ReduceOp::avg, what);
-    means.emplace_back(name, std::move(value));
-  }
-  return means;
-}
 
 std::string outline(const NamedTensors& tensors) {
   std::string text;
@@ -191,8 +180,8 @@ bool SwitchingStrategy::stage() {
     for (const auto& other : communicator.all_gather_bytes(mine, "optimizer state")) {
       if (other != mine) return false;
     }
-    staged_model_ = means_of(replicated_tensors(), communicator, "mean of the replicas");
-    staged_optimizer_ = means_of(optimizer, communicator, "mean of the optimizers");
+    staged_model_ = means_over_ranks(replicated_tensors(), communicator, "mean of the replicas");
+    staged_optimizer_ = means_over_ranks(optimizer, communicator, "mean of the optimizers");
   }
   staged_ = true;
   return true;
