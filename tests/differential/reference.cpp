@@ -25,10 +25,7 @@ class PlainRun {
  public:
   PlainRun(const Job& job, const Order& order, double rounding) : job_(job), data_(job_, order), rounding_(rounding) {
     replicas_.emplace_back(job);
-    {
-      const torch::NoGradGuard no_grad;
-      for (auto& [name, parameter] : replicas_.front().parameters) disturb(parameter);
-    }
+    disturb_parameters(replicas_.front());
     if (job.comm_hook == "powersgd") hook_ = std::make_unique<ReferencePowerSgd>(job.powersgd_rank);
     if (job.comm_hook == "owing") hook_ = std::make_unique<ReferenceOwing>();
     if (trains_apart(job.strategy)) train_apart(job.strategy, 0);
@@ -148,8 +145,10 @@ class PlainRun {
       disturb_gradients(replica);
       seen.norm = std::max(seen.norm, replica.clip(job_.clip_norm));
     }
-    for (std::size_t r = 0; r < replicas_.size(); ++r)
+    for (std::size_t r = 0; r < replicas_.size(); ++r) {
       seen.committed ? replicas_[r].step(rate) : replicas_[r].put_buffers_back(buffers[r]);
+      if (seen.committed) disturb_parameters(replicas_[r]);
+    }
     if (start && !seen.committed) replicas_.front().copy(*start);
     if (hook_ && !outer_) seen.committed ? hook_->keep() : hook_->forget();
     outcome_.steps[step_++] = seen;
@@ -257,6 +256,13 @@ class PlainRun {
     tensor.add_(noise * (tensor != 0), rounding_ * most);
   }
   void disturb(const at::Tensor& tensor) { disturb(tensor, largest(tensor)); }
+  // An update rounds what it has added up.
+  void disturb_parameters(Replica& replica) {
+    const torch::NoGradGuard no_grad;
+    for (auto& [name, parameter] : replica.parameters) {
+      if (parameter.requires_grad()) disturb(parameter);
+    }
+  }
   // A layer's may cancel where a layer behind it takes the mean away.
   void disturb_gradients(Replica& replica) {
     double most = 0;
