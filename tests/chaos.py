@@ -12,7 +12,8 @@ is where those of undisturbed jobs of three seeds are.
 
 Every step of the hurt job must be in its metrics once (sharded: again where all went back to a snapshot), with the loss that an undisturbed
 job prints for it, and its last checkpoint's tensors must be the undisturbed job's (a fault changes no bit); no process may be left. Prints
-what the coordinator says of the goodput. Exit code 1 if something is wrong.
+what the coordinator says of each of its lives, and the goodput of all: the undisturbed job's time by the hurt one's. Exit code 1 if something
+is wrong.
 """
 import concurrent.futures
 import contextlib
@@ -83,6 +84,12 @@ def train(place, work, folder, steps, chaos=None, beside=None, flags=(), more=()
     return done.returncode, done.stdout, losses, tensors_of(f"{folder}/checkpoints")
 
 
+def timed_train(*arguments):
+    start = time.monotonic()
+    result = train(*arguments)
+    return time.monotonic() - start, result
+
+
 def tensors_of(folder):
     """XXH3 of each file of tensors in the last checkpoint."""
     latest = pathlib.Path(folder, "latest")
@@ -140,17 +147,17 @@ def soak(place, minutes, mtbf, seed, work):
             sys.exit(text)
         steps = max(CALIBRATION_STEPS, int(CALIBRATION_STEPS * minutes * 60 / (time.monotonic() - start)))
         print(f"{steps} steps of {work} on {RANKS} ranks, undisturbed", flush=True)
-        undisturbed = threads.submit(train, place, work, f"{folder}/calm", steps)
+        undisturbed = threads.submit(timed_train, place, work, f"{folder}/calm", steps)
         if work == "digits":
             undisturbed.result()
         chaos = f"seed={seed:.0f},mtbf={mtbf}s,kinds=kill+stop+slow+net+disk"
         print(f"the same with --chaos {chaos}", flush=True)
         beside, disk, run = None, contextlib.nullcontext(), f"{folder}/hurt/run"
         if "--control" in sys.argv:
-            beside, disk = Beside(["coordinator", "port", "disk"], mtbf, seed, run), small_disk(run)
+            beside, disk = Beside(["coordinator", "port", "disk"], mtbf, seed, run), small_disk(run, (16 << 20) + 4096 * steps)
         with disk:
-            code, text, losses, hurt_tensors = train(place, work, f"{folder}/hurt", steps, chaos, beside)
-        calm_code, calm_text, expected, tensors = undisturbed.result()
+            seconds, (code, text, losses, hurt_tensors) = timed_train(place, work, f"{folder}/hurt", steps, chaos, beside)
+        calm_seconds, (calm_code, calm_text, expected, tensors) = undisturbed.result()
         if calm_code != 0:
             sys.exit(calm_text)
         print("\n".join(line for line in text.splitlines() if line.startswith("troupe: chaos: ")), flush=True)
@@ -168,6 +175,7 @@ def soak(place, minutes, mtbf, seed, work):
             print("\n".join(text.splitlines()[-40:]))
             sys.exit("; ".join(found))
         again = sum(len(values) - 1 for values in losses.values())
+        print(f"goodput {100 * calm_seconds / seconds:.1f} %: {seconds:.0f} s, undisturbed {calm_seconds:.0f} s", flush=True)
         print(f"{len(losses)} steps, {again} of them more than once, with the undisturbed job's losses and last checkpoint to the last bit; no process is left")
 
 

@@ -100,10 +100,10 @@ def listening(pid):
 
 
 @contextlib.contextmanager
-def small_disk(folder):
-    """The folder on a disk that can be filled."""
+def small_disk(folder, size):
+    """The folder on a disk of this size, which can be filled."""
     pathlib.Path(folder).mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
     try:
         yield
     finally:
