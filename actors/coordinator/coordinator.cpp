@@ -50,7 +50,7 @@ void CoordinatorState::start() {
   resumption = Resumption(options.life, options.without_journal);
   if (options.resumed) {
     // The journal says who was in; they are given time to come back, then those that did not are lost.
-    resumption.begin(since + options.recovery.fence_after);
+    resumption.begin(since + options.recovery.fence_after + options.comes_back_late);
     processes.make_current(*options.resumed);
     phase = Phase::training;
   }

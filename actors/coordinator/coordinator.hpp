@@ -35,6 +35,8 @@ struct CoordinatorOptions {
   std::function<void(const std::string&)> log;
   std::optional<Membership> resumed;  ///< from the journal: ranks of this generation are expected back
   int life = 0;  ///< how many coordinators the job had before: ranks may know a newer membership than the journal
+  /// How much later than `fence_after` a member may come back: those that look for it at several ports need longer.
+  std::chrono::milliseconds comes_back_late{0};
   bool without_journal = false;  ///< it is lost, or not whole: memberships may have been announced that are not in it
   /// What a simulator replaces: who trains next, and the numbers of processes.
   std::function<MembershipAnswer(const MembershipQuestion&)> plan = plan_membership;

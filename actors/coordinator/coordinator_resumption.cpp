@@ -20,7 +20,7 @@ void take_over(CoordinatorState& state, const Membership& known) {
                     ", as a rank tells it");
   write_down(known, state.options);
   state.processes.make_current(known);
-  state.resumption.begin(state.now() + state.options.recovery.fence_after);
+  state.resumption.begin(state.now() + state.options.recovery.fence_after + state.options.comes_back_late);
   state.enter(CoordinatorState::Phase::training);
   for (const auto& [slot, process] : state.processes.all()) {
     if (process.member) state.tell_again(process.joined, process.supervisor);

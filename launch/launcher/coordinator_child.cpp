@@ -101,7 +101,10 @@ void CoordinatorChild::start_again(const std::string& reason, const std::functio
 void CoordinatorChild::start() {
   starts_.push_back(Clock::now());
   next_start_.reset();
-  if (options_.keys && port_ > 0) process_.port = coordinator_port(static_cast<std::uint16_t>(port_), failures_);
+  if (options_.keys && port_ > 0) {
+    process_.port = coordinator_port(static_cast<std::uint16_t>(port_), failures_);
+    process_.moved = process_.port != port_;
+  }
   process_.life = 1'000 * static_cast<std::uint64_t>(options_.starts_over) + static_cast<std::uint64_t>(lives_);
   ChildProcess::Options child;
   child.arguments = {options_.troupe_program, "coordinator", word_of(process_)};

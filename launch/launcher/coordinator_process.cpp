@@ -68,6 +68,7 @@ int run_coordinator(const CoordinatorProcessOptions& options) {
       log("the coordinator takes over at generation " + std::to_string(coordinator_options.resumed->generation));
   }
   coordinator_options.life = options.before;
+  if (options.moved) coordinator_options.comes_back_late = kLongestSearchRound;
   coordinator_options.without_journal = options.before > 0 && (!journal || journal->is_new());
   ActorSystemConfig config(true, std::move(keys), log);
   caf::actor_system system(config);

@@ -20,6 +20,7 @@ struct CoordinatorProcessOptions {
   int port = 0;                       ///< 0: any
   std::string journal;                ///< its path; empty: none
   int before = 0;                     ///< how many coordinators this job had before it
+  bool moved = false;                 ///< it is not where its job's processes look first
   bool keys_on_stdin = false;         ///< it begins with JobKeys::framed
   bool insecure = false;              ///< an address of the network without keys
 };

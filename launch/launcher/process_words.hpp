@@ -22,7 +22,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecoveryOptions, enabled, min_ranks, min_star
                                    restart_window, replace_timeout, link_hold_down, suspect_after, fence_after,
                                    hang_after, park_after)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CoordinatorProcessOptions, run, world_size, recovery, chaos, life, address, port,
-                                   journal, before, keys_on_stdin, insecure)
+                                   journal, before, moved, keys_on_stdin, insecure)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankProcessOptions, run, host, coordinator_host, coordinator_port, master_addr,
                                    world_size, node_rank, nodes, slots, spares, recovery, starts_over, keys_on_stdin,
                                    bar_columns)

@@ -95,8 +95,9 @@ class Search {
 }  // namespace
 
 std::uint16_t coordinator_port(std::uint16_t port, int tries) {
-  if (tries < kTriesOfFirstPort || (tries - kTriesOfFirstPort) % 2 == 1) return port;
-  const int other = 2 + (tries - kTriesOfFirstPort) / 2 % kOtherPorts;  // the one after it is a program's MASTER_PORT
+  const int turn = tries < kTriesOfFirstPort ? kOtherPorts : (tries - kTriesOfFirstPort) % (kOtherPorts + 1);
+  if (turn == kOtherPorts) return port;
+  const int other = 2 + turn;  // the one after it is a program's MASTER_PORT
   return static_cast<std::uint16_t>(port + other <= 65'535 ? port + other : port - other);
 }
 

@@ -28,9 +28,11 @@ std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorAc
                                   const std::string& interface_address, bool insecure = false);
 
 /// Where a job's coordinator listens, or is looked for, when so many `tries` have failed, one after the other: at
-/// `port` three times, as the process that it was may still have it. Then another process has it, and every second try
-/// is at one of three others, which all hosts of a job know without having heard of them.
+/// `port` three times, as the process that it was may still have it. Then another process has it, and the tries go
+/// round three other ports, which all hosts of a job know without having heard of them, and `port` again.
 std::uint16_t coordinator_port(std::uint16_t port, int tries);
+/// One round of these takes so long where a process that says nothing has one of them.
+inline constexpr std::chrono::milliseconds kLongestSearchRound{10'000};
 
 /// Looks for the coordinator at `port` and, in a job that has keys, after two seconds at coordinator_port's others,
 /// too. Nothing: not found within `patience`, or `stopped` says so. Blocks.
