@@ -143,7 +143,7 @@ caf::strong_actor_ptr find_coordinator(caf::actor_system& system, const std::str
 CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
                                      std::chrono::milliseconds timeout, const std::function<bool()>& stopped) {
   Search search(system, host, port);
-  const auto coordinator = search.go_on(timeout, kOtherKeysFor, stopped);
+  auto coordinator = search.go_on(timeout, kOtherKeysFor, stopped);
   if (coordinator) return coordinator;
   if (stopped && stopped()) throw Error(ErrorCode::interrupted, "coordinator", "asked to stop");
   const auto says = [&](const char* reason) { return search.why().find(reason) != std::string::npos; };

@@ -227,7 +227,8 @@ int pthread_once(pthread_once_t* control, void (*function)()) {
   return real::once(control, function);
 }
 
-// NOLINTBEGIN(readability-identifier-naming,bugprone-reserved-identifier): so the C++ runtime calls them.
+// So the C++ runtime calls the next three.
+// NOLINTNEXTLINE(readability-identifier-naming,bugprone-reserved-identifier)
 int __cxa_guard_acquire(std::int64_t* guard) {
   Baton* const baton = Baton::mine();
   if (baton == nullptr) return real::guard_acquire(guard);
@@ -237,16 +238,17 @@ int __cxa_guard_acquire(std::int64_t* guard) {
   return begins;
 }
 
+// NOLINTNEXTLINE(readability-identifier-naming,bugprone-reserved-identifier)
 void __cxa_guard_release(std::int64_t* guard) noexcept {
   real::guard_release(guard);
   if (Baton* const baton = Baton::mine(); baton != nullptr && baton->being_made.erase(guard) > 0) baton->wake(guard);
 }
 
+// NOLINTNEXTLINE(readability-identifier-naming,bugprone-reserved-identifier)
 void __cxa_guard_abort(std::int64_t* guard) noexcept {
   real::guard_abort(guard);
   if (Baton* const baton = Baton::mine(); baton != nullptr && baton->being_made.erase(guard) > 0) baton->wake(guard);
 }
-// NOLINTEND(readability-identifier-naming,bugprone-reserved-identifier)
 
 int sem_wait(sem_t* semaphore) {
   Baton* const baton = Baton::mine();

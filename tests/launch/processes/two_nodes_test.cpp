@@ -93,7 +93,7 @@ struct TwoNodes {
     return RunningProcess(words);
   }
   std::string keys() const {
-    const auto made = folder / "keys";
+    auto made = folder / "keys";
     if (!fs::exists(made)) REQUIRE(RunningProcess({TROUPE_PROGRAM, "keys", made}).finish().code == 0);
     return made;
   }
