@@ -103,7 +103,7 @@ using FindCoordinator =
 struct RankSupervisorOptions {
   JoinJob join;                       // says who this process is
   caf::strong_actor_ptr coordinator;  ///< a CoordinatorActor; empty for a rank that is alone
-  FindCoordinator reconnect;          ///< on a thread of its own; empty: the job ends with its coordinator
+  FindCoordinator reconnect;          ///< on a separate thread; empty: the job ends with its coordinator
   /// Looks for it in another way than by a thread that calls `reconnect`: CoordinatorFound comes within the time given.
   /// May be empty.
   std::function<void(const RankSupervisorActor&, std::chrono::milliseconds patience)> find_coordinator;

@@ -52,8 +52,8 @@ class Search {
       const auto tries = elsewhere_ && Clock::now() >= elsewhere_from ? kTriesOfFirstPort + tries_elsewhere_++ : 0;
       if (auto coordinator = try_port(coordinator_port(port_, tries))) return coordinator;
       if (says(kOtherVersion)) break;
-      if (tries == 0 && says(kOtherKeys) && elsewhere_from > Clock::now()) {
-        elsewhere_from = Clock::now();
+      if (says(kOtherKeys)) {
+        elsewhere_from = std::min(elsewhere_from, Clock::now());
         deadline = std::min(deadline, Clock::now() + other_keys_for);
       }
       std::this_thread::sleep_for(pause);

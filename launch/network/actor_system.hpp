@@ -27,14 +27,14 @@ class ActorSystemConfig : public caf::actor_system_config {
 std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorActor& coordinator, std::uint16_t port,
                                   const std::string& interface_address, bool insecure = false);
 
-/// Where a job's coordinator listens, or is looked for, when so many `tries` have failed, one after the other: at
-/// `port` three times, as the process that it was may still have it. Then another process has it, and the tries go
+/// Where a job's coordinator listens, or is looked for, after `tries` failed tries, one after the other: at `port`
+/// three times, as the process that it was may still have it. Then another process has it, and the tries go
 /// round three other ports, which all hosts of a job know without having heard of them, and `port` again.
 std::uint16_t coordinator_port(std::uint16_t port, int tries);
 /// One round of these takes so long where a process that says nothing has one of them.
 inline constexpr std::chrono::milliseconds kLongestSearchRound{10'000};
 
-/// Looks for the coordinator at `port` and, in a job that has keys, after two seconds at coordinator_port's others,
+/// Looks for the coordinator at `port` and, in a job that has keys, after a second at coordinator_port's others,
 /// too. Nothing: not found within `patience`, or `stopped` says so. Blocks.
 caf::strong_actor_ptr find_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
                                        std::chrono::milliseconds patience, const std::function<bool()>& stopped);

@@ -14,7 +14,7 @@ CoordinatorOptions options_with_leaves(int world_size) {
   options.job_id = "job";
   options.world_size = world_size;
   options.recovery.enabled = true;
-  options.recovery.suspect_after = options.recovery.fence_after = 60s;  // nobody beats here
+  options.recovery.suspect_after = options.recovery.fence_after = 60s;  // no heartbeats come here
   return options;
 }
 
