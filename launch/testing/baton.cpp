@@ -36,6 +36,8 @@ Baton::Time real_time(clockid_t clock) {
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
+pid_t own_tid() { return static_cast<pid_t>(real::syscall(SYS_gettid, 0, 0, 0, 0, 0, 0)); }
+
 bool is_of_day(clockid_t clock) { return clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE; }
 
 }  // namespace
@@ -66,6 +68,7 @@ Baton* Baton::any() noexcept { return of_process.load(std::memory_order_acquire)
 void Baton::adopt_caller() {
   of_thread = &threads_.emplace_back();
   of_thread->handle = ::pthread_self();
+  of_thread->tid = own_tid();
   of_process.store(this, std::memory_order_release);
 }
 
@@ -75,8 +78,7 @@ void Baton::release() {
   });
   if (left > 0) {
     std::fprintf(stderr, "troupe::testing: %ld threads outlive their schedule\n", static_cast<long>(left));
-    say_stuck();
-    std::abort();
+    give_up();
   }
   of_process.store(nullptr, std::memory_order_release);
   of_thread = nullptr;
@@ -104,6 +106,11 @@ void Baton::begin_wait(const void* address, const char* call, Time deadline) {
   of_thread->call = call;
   of_thread->deadline = deadline;
   of_thread->timed_out = false;
+}
+
+void Baton::stop_waiting() {
+  Guard guard(*this);
+  of_thread->state = ScheduledThread::State::ready;
 }
 
 bool Baton::end_wait() {
@@ -139,6 +146,7 @@ ScheduledThread* Baton::start() {
 
 void Baton::begin(ScheduledThread* thread) {
   of_thread = thread;
+  thread->tid = own_tid();
   sleep_until_turn(*thread);
 }
 
@@ -156,6 +164,13 @@ ScheduledThread* Baton::find(pthread_t handle) {
   const auto found = std::find_if(threads_.rbegin(), threads_.rend(),
                                   [&](const auto& thread) { return pthread_equal(thread.handle, handle) != 0; });
   return found == threads_.rend() ? nullptr : &*found;
+}
+
+bool Baton::governs(pid_t tid) {
+  Guard guard(*this);
+  return std::any_of(threads_.begin(), threads_.end(), [tid](const auto& thread) {
+    return thread.tid == tid && thread.state != ScheduledThread::State::ended;
+  });
 }
 
 Baton::Time Baton::on(clockid_t clock) noexcept {
@@ -189,8 +204,7 @@ ScheduledThread* Baton::next() {
     // A thread that is none of ours may wake one.
     if (stuck_since == Time(0)) stuck_since = real_time(CLOCK_MONOTONIC);
     if (real_time(CLOCK_MONOTONIC) - stuck_since > options_.stuck_after) {
-      say_stuck();
-      std::abort();
+      give_up();
     }
     lock_.clear(std::memory_order_release);
     const timespec pause{0, 100'000};
@@ -211,6 +225,15 @@ void Baton::pass_on(ScheduledThread* from) {
   lock_.clear(std::memory_order_release);
   sleep_until_turn(*from);
   while (lock_.test_and_set(std::memory_order_acquire)) real::sched_yield();
+}
+
+// A handler of SIGABRT calls what it likes, and the threads that are left wait as ever.
+void Baton::give_up() {
+  say_stuck();
+  of_process.store(nullptr, std::memory_order_release);
+  of_thread = nullptr;
+  lock_.clear(std::memory_order_release);
+  std::abort();
 }
 
 void Baton::say_stuck() {

@@ -1,5 +1,6 @@
 #pragma once
 #include <pthread.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <chrono>
@@ -24,9 +25,10 @@ struct ScheduledThread {
   bool timed_out = false;
   std::atomic<std::uint32_t> turn{0};  ///< 1: it has the baton
   pthread_t handle{};
+  std::atomic<pid_t> tid{0};  ///< the kernel's number, once it runs
 };
 
-/// Who runs, who waits for what, and what time it is. All calls but `wake`, `is_governed` and `start` come from the
+/// Who runs, who waits for what, and what time it is. All calls but `wake` and `begin` come from the
 /// thread that has the baton. Its own lock is a spin lock: it is held for some instructions, and no call that it makes
 /// is one of those that hand on.
 class Baton {
@@ -36,7 +38,7 @@ class Baton {
 
   explicit Baton(const ThreadScheduleOptions& options);
 
-  /// The schedule of this process, if the calling thread is one of its own; else nullptr.
+  /// The schedule of this process, if it governs the calling thread; else nullptr.
   static Baton* mine() noexcept;
   /// The schedule of this process, whichever thread asks; nullptr: there is none.
   static Baton* any() noexcept;
@@ -58,7 +60,9 @@ class Baton {
   bool wait(const void* address, const char* call, Time deadline = kNever) {
     return wait(address, call, deadline, [] {});
   }
-  /// Of those that wait for this address, so many, drawn; any thread.
+  /// In `before`: what it was to wait for is there.
+  void stop_waiting();
+  /// Wakes threads that wait for this address, `most` of them, drawn. Returns how many. Any thread.
   int wake(const void* address, int most = 1 << 30);
 
   /// A thread that is to begin; it waits in `begin` for the baton.
@@ -66,6 +70,7 @@ class Baton {
   void begin(ScheduledThread* thread);
   void end();
   ScheduledThread* find(pthread_t handle);
+  bool governs(pid_t tid);
 
   Time now() const noexcept { return now_; }
   Time read_clock() noexcept { return now_ += kLook; }
@@ -89,6 +94,7 @@ class Baton {
   ScheduledThread* next();
   void pass_on(ScheduledThread* from);
   void say_stuck();
+  [[noreturn]] void give_up();
 
   const ThreadScheduleOptions options_;
   std::mt19937_64 draw_;

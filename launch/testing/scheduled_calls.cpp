@@ -31,21 +31,37 @@ timespec timespec_of(Time time) {
 // Which clock an absolute time is of: a condition variable keeps it to itself.
 clockid_t clock_of(const timespec& time) { return time.tv_sec > 1'000'000'000 ? CLOCK_REALTIME : CLOCK_MONOTONIC; }
 
-// `attempt` returns EBUSY where it would wait.
+// Waits until `attempt` succeeds. False: the deadline is there. A thread that the schedule does not govern may change
+// what it tries between the attempt and the wait, so that it is tried once more by one that counts as waiting.
 template <class Attempt>
-int until_free(Baton& baton, const void* address, const char* call, Time deadline, Attempt attempt) {
-  baton.may_hand_on();
-  for (int result = attempt(); result == EBUSY; result = attempt()) {
-    if (deadline <= baton.now()) return ETIMEDOUT;
-    baton.wait(address, call, deadline);
+bool until(Baton& baton, const void* address, const char* call, Time deadline, Attempt attempt) {
+  bool done = attempt();
+  while (!done) {
+    if (deadline <= baton.now()) return false;
+    baton.wait(address, call, deadline, [&] {
+      done = attempt();
+      if (done) baton.stop_waiting();
+    });
+    done = done || attempt();
   }
-  return 0;
+  return true;
 }
 
-int relock(Baton& baton, pthread_mutex_t* mutex) {
-  int result = real::trylock(mutex);
-  for (; result == EBUSY; result = real::trylock(mutex)) baton.wait(mutex, "mutex");
-  return result;
+// What `try_lock` returns, which is EBUSY as long as it would wait; ETIMEDOUT.
+template <class TryLock>
+int until_free(Baton& baton, const void* address, const char* call, Time deadline, TryLock try_lock) {
+  int result = EBUSY;
+  const bool free = until(baton, address, call, deadline, [&] { return (result = try_lock()) != EBUSY; });
+  return free ? result : ETIMEDOUT;
+}
+
+// A thread that the schedule does not govern needs no baton to give a mutex back, and may do so within the C library,
+// in a wait for a condition, which nothing here sees: that is waited for in the kernel.
+int lock(Baton& baton, pthread_mutex_t* mutex, Time deadline = Baton::kNever) {
+  return until_free(baton, mutex, "mutex", deadline, [&] {
+    const int result = real::trylock(mutex);
+    return result == EBUSY && !baton.governs(mutex->__data.__owner) ? real::lock(mutex) : result;
+  });
 }
 
 int wait_for_condition(Baton& baton, pthread_cond_t* condition, pthread_mutex_t* mutex, Time deadline) {
@@ -53,21 +69,20 @@ int wait_for_condition(Baton& baton, pthread_cond_t* condition, pthread_mutex_t*
     real::unlock(mutex);
     baton.wake(mutex);
   });
-  if (const int failure = relock(baton, mutex); failure != 0) return failure;
+  if (const int failure = lock(baton, mutex); failure != 0) return failure;
   return woken ? 0 : ETIMEDOUT;
 }
 
 int wait_for_semaphore(Baton& baton, sem_t* semaphore, Time deadline) {
   baton.may_hand_on();
-  while (real::sem_trywait(semaphore) != 0) {
-    if (errno != EAGAIN) return -1;
-    if (deadline <= baton.now()) {
-      errno = ETIMEDOUT;
-      return -1;
-    }
-    baton.wait(semaphore, "semaphore", deadline);
-  }
-  return 0;
+  int result = 0;
+  const bool ended = until(baton, semaphore, "semaphore", deadline, [&] {
+    result = real::sem_trywait(semaphore);
+    return result == 0 || errno != EAGAIN;
+  });
+  if (ended) return result;
+  errno = ETIMEDOUT;
+  return -1;
 }
 
 int sleep_for(Baton& baton, Time time) {
@@ -144,19 +159,21 @@ int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
   Baton* const baton = Baton::mine();
   if (baton == nullptr) return real::lock(mutex);
   baton->may_hand_on();
-  return relock(*baton, mutex);
+  return lock(*baton, mutex);
 }
 
 int pthread_mutex_timedlock(pthread_mutex_t* mutex, const timespec* time) noexcept {
   Baton* const baton = Baton::mine();
   if (baton == nullptr) return real::timedlock(mutex, time);
-  return until_free(*baton, mutex, "mutex", baton->from(CLOCK_REALTIME, *time), [&] { return real::trylock(mutex); });
+  baton->may_hand_on();
+  return lock(*baton, mutex, baton->from(CLOCK_REALTIME, *time));
 }
 
 int pthread_mutex_clocklock(pthread_mutex_t* mutex, clockid_t clock, const timespec* time) noexcept {
   Baton* const baton = Baton::mine();
   if (baton == nullptr) return real::clocklock(mutex, clock, time);
-  return until_free(*baton, mutex, "mutex", baton->from(clock, *time), [&] { return real::trylock(mutex); });
+  baton->may_hand_on();
+  return lock(*baton, mutex, baton->from(clock, *time));
 }
 
 int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept {
@@ -196,12 +213,14 @@ int pthread_cond_broadcast(pthread_cond_t* condition) noexcept {
 int pthread_rwlock_rdlock(pthread_rwlock_t* lock) noexcept {
   Baton* const baton = Baton::mine();
   if (baton == nullptr) return real::rdlock(lock);
+  baton->may_hand_on();
   return until_free(*baton, lock, "read-write lock", Baton::kNever, [&] { return real::tryrdlock(lock); });
 }
 
 int pthread_rwlock_wrlock(pthread_rwlock_t* lock) noexcept {
   Baton* const baton = Baton::mine();
   if (baton == nullptr) return real::wrlock(lock);
+  baton->may_hand_on();
   return until_free(*baton, lock, "read-write lock", Baton::kNever, [&] { return real::trywrlock(lock); });
 }
 
@@ -291,7 +310,8 @@ long syscall(long number, ...) noexcept {
   Baton* const baton = Baton::mine();
   if (baton == nullptr || (operation != FUTEX_WAIT && operation != FUTEX_WAIT_BITSET)) return pass();
   baton->may_hand_on();
-  if (word->load() != static_cast<std::uint32_t>(given[2])) {
+  const auto is_other = [&] { return word->load() != static_cast<std::uint32_t>(given[2]); };
+  if (is_other()) {
     errno = EAGAIN;
     return -1;
   }
@@ -301,7 +321,10 @@ long syscall(long number, ...) noexcept {
                    ? baton->now() + duration(*time)
                    : baton->from((given[1] & FUTEX_CLOCK_REALTIME) != 0 ? CLOCK_REALTIME : CLOCK_MONOTONIC, *time);
   }
-  if (baton->wait(word, "futex", deadline)) return 0;
+  const bool woken = baton->wait(word, "futex", deadline, [&] {
+    if (is_other()) baton->stop_waiting();
+  });
+  if (woken) return 0;
   errno = ETIMEDOUT;
   return -1;
 }

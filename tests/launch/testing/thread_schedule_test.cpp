@@ -1,6 +1,7 @@
 #include "launch/testing/thread_schedule.hpp"
 
 #include <pthread.h>
+#include <semaphore.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -210,4 +211,40 @@ TEST_CASE("[U01] a thread of before the schedule may wake one under it, and wait
     CHECK(done);
   }
   outside.join();
+}
+
+TEST_CASE("[U01] no wake-up of a thread of before the schedule is lost, whenever it comes") {
+  constexpr int kTimes = 20'000;
+  std::mutex mutex;
+  sem_t there, back;
+  sem_init(&there, 0, 0);
+  sem_init(&back, 0, 0);
+  int sum = 0;
+  const auto add = [&] {
+    for (int i = 0; i < kTimes; ++i) {
+      std::lock_guard lock(mutex);
+      ++sum;
+    }
+  };
+  std::thread outside([&] {
+    add();
+    for (int i = 0; i < kTimes; ++i) {
+      sem_wait(&there);
+      sem_post(&back);
+    }
+  });
+  {
+    ThreadSchedule schedule({.stuck_after = 5s});
+    std::thread inside(add);
+    add();
+    inside.join();
+    for (int i = 0; i < kTimes; ++i) {
+      sem_post(&there);
+      sem_wait(&back);
+    }
+  }
+  outside.join();
+  CHECK(sum == 3 * kTimes);
+  sem_destroy(&there);
+  sem_destroy(&back);
 }
