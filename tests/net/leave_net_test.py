@@ -49,8 +49,8 @@ class Nodes:
         assert len(mine) == 1, mine
         return mine[0]
 
-    def wait_for_times(self, words, n):
-        check(wait_until(lambda: self.nodes[0].text().count(words) >= n, WAIT_S), f"not {n} times: {words}", self.nodes[0].text())
+    def wait_for_times(self, pattern, n):
+        check(wait_until(lambda: len(re.findall(pattern, self.nodes[0].text())) >= n, WAIT_S), f"not {n} times: {pattern}", self.nodes[0].text())
 
     def leave(self, k, n):
         """Seconds from the notice to the launcher's end."""
@@ -60,12 +60,12 @@ class Nodes:
         code = self.nodes[k].process.wait(timeout=WAIT_S)
         took = time.monotonic() - started
         check(code == 0, f"node {k} ended with {code}", self.nodes[k].text())
-        self.wait_for_times("leaves (SIGTERM): shrinks from 3 to 2 ranks", n)
+        self.wait_for_times(r"leaves \(SIGTERM\): shrinks from 3 to 2 ranks", n)
         return took
 
     def come_back(self, k, n):
         self.nodes[k] = self.start(k)
-        self.wait_for_times("grows from 2 to 3 ranks", n)
+        self.wait_for_times(r"generation \d+: grows from 2 to 3 ranks", n)
         self.wait_for_times(" samples/s", self.nodes[0].text().count(" samples/s") + 12)
 
     def end(self):
