@@ -1,6 +1,7 @@
 #include "launch/launcher/host_launcher.hpp"
 
 #include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -74,7 +74,9 @@ std::string validation_line(const ValidationReport& report) {
 }
 
 Console::Console(bool wanted)
-    : terminal_(shows_bars(1) && !launcher_wants_bar()), bar_(wanted && (terminal_ || launcher_wants_bar())) {}
+    : taker_(line_taker()),
+      terminal_(!taker_ && shows_bars(1) && !launcher_wants_bar()),
+      bar_(wanted && !taker_ && (terminal_ || launcher_wants_bar())) {}
 
 void Console::show(const MetricsReport& report) {
   if (report.log) line(train_line(report));
@@ -87,6 +89,7 @@ void Console::show(const MetricsReport& report) {
 }
 
 void Console::line(const std::string& text) {
+  if (taker_) return (*taker_)(text);
   const std::scoped_lock lock(mutex_);
   clear();
   std::printf("%s\n", text.c_str());
@@ -94,6 +97,7 @@ void Console::line(const std::string& text) {
 }
 
 void Console::warn(const std::string& text) {
+  if (taker_) return (*taker_)(text);
   const std::scoped_lock lock(mutex_);
   clear();
   std::fprintf(stderr, "%s\n", text.c_str());

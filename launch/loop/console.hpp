@@ -1,9 +1,11 @@
 #pragma once
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <string>
 
 #include "actors/metrics/metrics.hpp"
+#include "launch/process/rank_lines.hpp"
 
 namespace troupe {
 
@@ -32,7 +34,8 @@ class Console {
  private:
   void clear();
 
-  const bool terminal_;  // ours
+  const std::shared_ptr<LineTaker> taker_;  // of the rank that made it
+  const bool terminal_;                     // ours
   const bool bar_;
   std::mutex mutex_;
   bool shown_ = false;

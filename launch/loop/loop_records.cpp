@@ -1,10 +1,10 @@
 #include "launch/loop/loop_records.hpp"
 
-#include <cstdio>
 #include <limits>
 
 #include "launch/loop/batch_source.hpp"
 #include "launch/loop/rank_system.hpp"
+#include "launch/process/rank_lines.hpp"
 #include "tensor_io/base/steady_time.hpp"
 
 namespace troupe {
@@ -75,8 +75,7 @@ void LoopRecords::note(const std::string& event, const std::string& text) {
 void LoopRecords::report(const std::string& event, const std::string& text) {
   note(event, text);
   if (are_shown()) return;
-  std::printf("%s\n", text.c_str());
-  std::fflush(stdout);
+  print_line(text);
 }
 
 void LoopRecords::line(const std::string& text) {
@@ -85,7 +84,7 @@ void LoopRecords::line(const std::string& text) {
 
 void LoopRecords::log(const std::string& text) {
   if (are_shown()) return line(text);
-  if (rank_.is_main()) std::fprintf(stderr, "%s\n", text.c_str());
+  if (rank_.is_main()) print_error_line(text);
 }
 
 void LoopRecords::add(const StepReport& report, const Place& place) {
@@ -115,7 +114,7 @@ void LoopRecords::add(const ValidationReport& report, const Dataset& held_out) {
 void LoopRecords::tell_notices(const Dataset& data, std::int64_t epoch) {
   for (const auto& notice : data.take_notices()) {
     log_->note("bad sample", notice, epoch);
-    if (!rank_.is_main() || log_->is_silent()) std::fprintf(stderr, "rank %d: %s\n", rank_.rank(), notice.c_str());
+    if (!rank_.is_main() || log_->is_silent()) print_error_line("rank " + std::to_string(rank_.rank()) + ": " + notice);
   }
 }
 

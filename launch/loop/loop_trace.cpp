@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "launch/observe/trace_file.hpp"
 #include "launch/observe/trace_json.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/rank_lines.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/communicator/clock_offset.hpp"
@@ -187,9 +187,9 @@ void LoopTrace::give_up(RankSystem& system) noexcept {
   if (!recorder_ || rank < 0) return;
   try {
     const auto line = write_alone(rank, system.options().host);
-    if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
+    if (!line.empty()) print_error_line(line);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "trace: what rank %d recorded is lost: %s\n", rank, error.what());
+    print_error_line("trace: what rank " + std::to_string(rank) + " recorded is lost: " + error.what());
   }
 }
 

@@ -2,13 +2,13 @@
 
 #include <torch/nn/module.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <sstream>
 
 #include "launch/loop/gathered_model.hpp"
+#include "launch/process/rank_lines.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
@@ -92,7 +92,7 @@ std::string checkpoint_at(const std::string& path) {
   try {
     latest = read_pointer(path, "latest");
   } catch (const Error& damaged) {
-    std::fprintf(stderr, "troupe: %s\n", damaged.what());
+    print_error_line(std::string("troupe: ") + damaged.what());
   }
   const auto candidates = newest_first(list_checkpoints(path), latest);
   if (candidates.empty()) refuse_foreign_checkpoint(path);

@@ -9,6 +9,7 @@
 #include "launch/loop/gathered_model.hpp"
 #include "launch/loop/model_file.hpp"
 #include "launch/loop/rank_parts.hpp"
+#include "launch/process/rank_lines.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/data/data_line.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
@@ -82,7 +83,7 @@ void Rank::initialise(torch::nn::Module& model) const {
       system_.compute().membership().generation > 1)
     return;
   const auto report = load_initial_model(model, {config_.init_from, config_.init_rename, config_.init_allow_missing});
-  std::fprintf(stderr, "%s\n", report.c_str());
+  print_error_line(report);
 }
 
 std::unique_ptr<Optimizer> Rank::make_optimizer(const torch::nn::Module& model) const {

@@ -2,11 +2,11 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <cstdio>
 #include <new>
 #include <system_error>
 #include <thread>
 
+#include "launch/process/rank_lines.hpp"
 #include "tensor_io/memory/memory_shortage.hpp"
 
 namespace troupe {
@@ -85,7 +85,7 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
     link->set(caf::actor_cast<CoordinatorActor>(found));
   };
   supervisor.ledger_path = options_.ledger_path;
-  supervisor.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  supervisor.log = error_line_printer();
   supervisor.hurt = options_.hurt;
   supervisor.compute = compute_->address();
   supervisor.status = status_;

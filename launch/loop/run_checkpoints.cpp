@@ -6,6 +6,7 @@
 #include "launch/loop/rank_system.hpp"
 #include "launch/loop/validation.hpp"
 #include "launch/process/formatted.hpp"
+#include "launch/process/rank_lines.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/rank_state.hpp"
@@ -211,8 +212,8 @@ void RunCheckpoints::save_alone(const Position& position) {
   auto& strategy = system_of(rank_).compute().strategy();
   if (rank_.config().save_every < 0) return;
   if (strategy.saved_state().shards_state()) {
-    std::fprintf(stderr, "warning: step %lld is not saved: the other ranks' shards are out of reach\n",
-                 static_cast<long long>(system_of(rank_).compute().steps_done()));
+    print_error_line("warning: step " + std::to_string(system_of(rank_).compute().steps_done()) +
+                     " is not saved: the other ranks' shards are out of reach");
     return;
   }
   await_end();
@@ -253,15 +254,15 @@ bool RunCheckpoints::await(bool copied) {
         last_path_ = saved.path;
         under_way_ = false;
         failure_.reset();
-        if (!saved.warning.empty() && rank_.is_main()) std::fprintf(stderr, "warning: %s\n", saved.warning.c_str());
+        if (!saved.warning.empty() && rank_.is_main()) print_error_line("warning: " + saved.warning);
       },
       [&](CheckpointFailed& failed) {
         under_way_ = false;
         lost_ = failed.report.code == ErrorCode::peer_lost;
         if (!lost_) failure_ = failed.report;
         if (rank_.is_main())
-          std::fprintf(stderr, "warning: the checkpoint of step %lld was not saved: %s\n",
-                       static_cast<long long>(failed.step), failed.report.to_string().c_str());
+          print_error_line("warning: the checkpoint of step " + std::to_string(failed.step) +
+                           " was not saved: " + failed.report.to_string());
       },
       [&](PartCopied&) { came = true; }, caf::after(std::chrono::seconds(60)) >> [] {});
   return copied && came;

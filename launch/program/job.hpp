@@ -34,7 +34,13 @@ int run(const Job& job, int argc, char** argv);
 /// Throws Error(usage) for a job without a part that is needed.
 void check_parts(const Job& job);
 
+/// Sees a rank's training from its thread. Either may be empty.
+struct TrainingWatch {
+  std::function<void(const Rank& rank, const StepReport& report)> step;  ///< after each
+  std::function<void(Rank& rank, Optimizer& optimizer)> end;             ///< after the last; collectives are allowed
+};
+
 /// The loop itself, on one rank.
-void train(const Job& job, Rank& rank);
+void train(const Job& job, Rank& rank, const TrainingWatch& watch = {});
 
 }  // namespace troupe

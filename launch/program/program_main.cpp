@@ -29,11 +29,13 @@
 #include "launch/process/local_address.hpp"
 #include "launch/process/process_limits.hpp"
 #include "launch/process/stop_signals.hpp"
+#include "launch/program/rank_life.hpp"
 #include "launch/program/simulate.hpp"
 #include "launch/run/run_choice.hpp"
 #include "launch/run/run_identity.hpp"
 #include "launch/run/run_lock.hpp"
 #include "strategies/shipped_strategies.hpp"
+#include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/communicator/choice/device_selection.hpp"
 #include "tensor_io/memory/tensor_memory.hpp"
@@ -73,11 +75,6 @@ void handle_signals(bool launched) {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-std::string ledger_path(const Config& config, const RankEnvironment& place, int slot) {
-  const auto& folder = place.coordinator_host.empty() || place.run.folder.empty() ? config.run_dir : place.run.folder;
-  return folder.empty() ? std::string() : folder + "/ledger-rank" + std::to_string(slot) + ".jsonl";
-}
-
 void take_folders(Config& config, const RunOfJob& run) {
   for (const auto& [name, folder] :
        {std::pair{"run_dir", &config.run_dir}, {"checkpoint_dir", &config.checkpoint_dir}}) {
@@ -114,28 +111,6 @@ std::shared_ptr<RunLock> choose_run(Config& config, RankEnvironment& place, cons
   return lock;
 }
 
-RankSystemOptions options_of(const Config& config, const RankEnvironment& place, at::Device device) {
-  RankSystemOptions options;
-  options.device = device;
-  options.process = {place.slot, place.incarnation};
-  options.world_size = place.world_size;
-  options.spare = place.spare;
-  options.host = place.node;
-  options.interface_address = place.interface_address.empty()
-                                  ? local_address_towards(place.master_addr, place.master_port)
-                                  : ipv4_address_of(place.interface_address);
-  options.job_id = place.run.job_id;
-  options.run_id = place.run.run_id;
-  options.begins = !place.start_over && !place.restarted;
-  options.build_id = program_build_id();
-  options.config_hash = config_hash(config);
-  options.training = static_cast<const TrainingOptions&>(config);
-  options.strategy = static_cast<const StrategyOptions&>(config);
-  options.communicator = static_cast<const CommunicatorSettings&>(config);
-  options.ledger_path = ledger_path(config, place, place.slot);
-  return options;
-}
-
 int report(const ErrorReport& failure) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
@@ -143,11 +118,6 @@ int report(const ErrorReport& failure) {
   std::fflush(stderr);
   return exit_code(failure.code);
 }
-
-struct RankEnd {
-  ErrorReport report;
-  int code = 0;
-};
 
 // What the ranks of one process failed of: each cause once, and that a rank was ended for another's failure only if
 // nobody says of what.
@@ -172,43 +142,6 @@ class Failures {
   std::set<std::string> told_;
   std::optional<ErrorReport> echo_;
 };
-
-// One rank: its actors, the program's body, and how it ended.
-RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSystemOptions& options,
-                 const std::function<void(Rank&)>& body) {
-  try {
-    Rank rank(system, config, options);
-    try {
-      rank.keep_records();
-      body(rank);
-      rank.end_trace();
-      rank.end_loop({});
-      if (profile_setting(config.profile).table && rank.is_main()) {
-        std::fputs(rank.profile().table().c_str(), stdout);
-        std::fflush(stdout);
-      }
-    } catch (...) {
-      const auto failure = system_of(rank).fail(std::current_exception());
-      if (failure.code == ErrorCode::fenced || failure.code == ErrorCode::ok) {  // the job goes on
-        rank.leave_loop();
-      } else {
-        rank.give_up_trace();
-        rank.end_loop(failure.to_string());
-      }
-      return {failure, exit_code(failure.code)};
-    }
-    const int signal = rank.stop_signal();
-    const ErrorReport ended{.code = signal == 0 ? ErrorCode::ok : ErrorCode::interrupted,
-                            .rank = rank.rank(),
-                            .cause = process_stop_signal == 0 ? "" : kAskedToStop};
-    system_of(rank).finish(ended);
-    return {ended, signal == 0 ? 0 : 128 + signal};
-  } catch (...) {
-    auto failure = report_of(std::current_exception());  // code ok: of a spare that was not needed
-    if (failure.rank < 0) failure.rank = options.process.slot;
-    return {failure, exit_code(failure.code)};
-  }
-}
 
 LaunchOutcome simulate_once(const Config& config, const SimulationOptions& simulation,
                             const std::function<void(Rank&)>& body) {
@@ -235,6 +168,29 @@ bool traces_operators(const Config& config) {
   return profile.traces() && profile.operators;
 }
 
+// What TROUPE_FAULT does to processes, done to simulated ranks.
+void place_faults(SimulationOptions& simulation) {
+  const auto planned = planned_faults();
+  for (const auto& fault : planned) {
+    if (fault.slot == "coordinator" || std::stoll(fault.slot) >= simulation.world_size)
+      throw Error(ErrorCode::usage, "TROUPE_FAULT", "slot=" + fault.slot + " is no simulated rank",
+                  "they are 0 to " + std::to_string(simulation.world_size - 1));
+    if (fault.signal != SIGKILL)
+      throw Error(ErrorCode::usage, "TROUPE_FAULT", "signal=" + std::to_string(fault.signal) + " needs a process",
+                  "a simulated rank is killed, by signal=9; troupe launch starts processes");
+  }
+  if (planned.empty()) return;
+  simulation.recovery.enabled = true;
+  simulation.faults = [planned](int slot, int life) {
+    std::vector<PlacedFault> mine;
+    for (const auto& fault : planned) {
+      if (fault.slot == std::to_string(slot) && fault.life == life)
+        mine.push_back({fault.place, fault.step, ChaosKind::kill, {}});
+    }
+    return mine;
+  };
+}
+
 int run_simulated(Config config, const std::string& program, const std::function<void(Rank&)>& body) {
   std::fprintf(
       stderr,
@@ -247,11 +203,13 @@ int run_simulated(Config config, const std::string& program, const std::function
   simulation.rank = options_of(config, place, choose_device(config, device_facts(), {0, simulation.world_size, true}));
   simulation.rank.run_lock = lock;
   if (traces_operators(config)) OperatorTrace::initialise(!simulation.rank.device.is_cpu());
+  place_faults(simulation);
   if (!config.chaos.empty()) {
     simulation.chaos = parse_chaos(config.chaos);
     simulation.recovery.enabled = true;
-    simulation.log = [](const std::string& line) { std::fprintf(stderr, "troupe: %s\n", line.c_str()); };
   }
+  if (simulation.recovery.enabled)
+    simulation.log = [](const std::string& line) { std::fprintf(stderr, "troupe: %s\n", line.c_str()); };
   return run_until_kept(simulation.recovery, [&](int starts_over) {
     if (starts_over > 0 && !list_checkpoints(config.checkpoint_dir).empty()) config.resume = "latest";
     simulation.rank.begins = starts_over == 0;
@@ -362,6 +320,7 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
     if (traces_operators(config)) OperatorTrace::silence();
     profile_of_process().reset();
     const auto place = read_environment();
+    (void)planned_faults();  // what can't be read is refused before the first step
     if (place.launched && config.ranks > 1) {
       throw Error(ErrorCode::usage, "ranks", "a launched process is one rank",
                   "leave --ranks out, or start the program without a launcher");

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <future>
 #include <list>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -26,18 +27,24 @@ class SimulatedHost {
     coordinator_options.recovery = options.recovery;
     coordinator_options.chaos = options.chaos;
     coordinator_options.log = options.log;
+    coordinator_options.record = options.on_membership;
+    coordinator_options.draw_incarnation = options.draw_incarnation;
     coordinator_ = system.spawn(coordinator, coordinator_options);
-    std::vector<ProcessId> first;
-    first.reserve(static_cast<std::size_t>(options.world_size));
-    for (int slot = 0; slot < options.world_size; ++slot) first.push_back({slot, random_incarnation()});
-    join(first);
-    for (const auto& process : first) start(process, 0);
+    std::map<std::string, std::vector<ProcessId>> first;
+    for (int slot = 0; slot < options.world_size + options.spares; ++slot)
+      first[host_of(slot)].push_back({slot, options.draw_incarnation()});
+    for (const auto& [host, processes] : first) join(host, processes);
+    for (const auto& [host, processes] : first) {
+      for (const auto& process : processes) start(process, 0);
+    }
   }
   ~SimulatedHost() {
     for (auto& life : lives_) life.thread.join();
     caf::scoped_actor self(system_);
-    caf::anon_send_exit(agent_, caf::exit_reason::user_shutdown);
-    self->wait_for(agent_);
+    for (const auto& [host, agent] : agents_) {
+      caf::anon_send_exit(agent, caf::exit_reason::user_shutdown);
+      self->wait_for(agent);
+    }
     caf::anon_send_exit(coordinator_, caf::exit_reason::user_shutdown);
   }
   SimulatedHost(const SimulatedHost&) = delete;
@@ -74,16 +81,18 @@ class SimulatedHost {
 
   bool recovers() const noexcept { return options_.recovery.enabled; }
 
-  void join(const std::vector<ProcessId>& first) {
+  std::string host_of(int slot) const { return options_.host_of ? options_.host_of(slot) : options_.rank.host; }
+
+  void join(const std::string& host, const std::vector<ProcessId>& first) {
     auto known = std::make_shared<std::promise<void>>();
-    const JoinNode node{options_.rank.job_id, options_.rank.host, first};
+    const JoinNode node{options_.rank.job_id, host, first};
     const auto agent = [this, known](NodeAgentActor::pointer self, const JoinNode& join) {
       self->request(coordinator_, caf::infinite, join).then([known](const std::string&) { known->set_value(); });
       return NodeAgentActor::behavior_type{
           [this](const StartRank& command) { start(command.process, command.restarts); },
           [this](const KillRank& command) { kill(command.process); }, [this](const JobOver& command) { end(command); }};
     };
-    agent_ =
+    agents_[host] =
         system_.spawn(agent, node);  // without an argument CAF 0.17.6 dereferences a null pointer (to an empty tuple)
     known->get_future().wait();
   }
@@ -93,8 +102,11 @@ class SimulatedHost {
     if (over_) return;
     auto& mine = lives_.emplace_back();
     mine.process = std::make_shared<SimulatedProcess>(
-        process, options_.faults ? options_.faults(process.slot, life) : std::vector<PlacedFault>{});
-    mine.process->on_leave([this, process] { caf::send_as(agent_, coordinator_, LeaveNotice{process, "a notice"}); });
+        process, options_.faults ? options_.faults(process.slot, life) : std::vector<PlacedFault>{},
+        options_.slowed ? options_.slowed(process.slot) : std::chrono::milliseconds(0));
+    mine.process->on_leave([this, process] {
+      caf::send_as(agents_.at(host_of(process.slot)), coordinator_, LeaveNotice{process, "a notice"});
+    });
     mine.thread = std::thread([this, &mine] { run(mine); });
     ++alive_;
   }
@@ -103,6 +115,8 @@ class SimulatedHost {
     auto options = options_.rank;
     options.process = mine.process->id();
     options.world_size = options_.world_size;
+    options.spare = options.process.slot >= options_.world_size;
+    options.host = host_of(options.process.slot);
     options.coordinator = coordinator_;
     if (recovers()) {
       set_fault_watch(mine.process);
@@ -116,7 +130,8 @@ class SimulatedHost {
     }
     const int status = run_rank_(options);
     set_fault_watch({});
-    caf::send_as(agent_, coordinator_, RankExited{options.process, mine.process->killed() ? SIGKILL : status << 8});
+    caf::send_as(agents_.at(options.host), coordinator_,
+                 RankExited{options.process, mine.process->killed() ? SIGKILL : status << 8});
     std::lock_guard lock(mutex_);
     mine.status = status;
     --alive_;
@@ -140,7 +155,7 @@ class SimulatedHost {
   const SimulationOptions& options_;
   const RankLife& run_rank_;
   CoordinatorActor coordinator_;
-  NodeAgentActor agent_;  // with recovery only
+  std::map<std::string, NodeAgentActor> agents_;  // by host; they stay
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::list<Life> lives_;  // guarded by mutex_, as all below
@@ -154,8 +169,9 @@ int simulate(caf::actor_system& system, const SimulationOptions& options, const 
              std::optional<JobOver>* over) {
   SimulatedHost host(system, options, run_rank);
   host.wait();
-  if (over != nullptr) *over = host.over();
-  return host.exit_status();
+  const auto end = host.over();
+  if (over != nullptr) *over = end;
+  return end && end->exit_code != 0 ? end->exit_code : host.exit_status();
 }
 
 }  // namespace troupe

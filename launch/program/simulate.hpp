@@ -11,12 +11,19 @@ namespace troupe {
 
 struct SimulationOptions {
   int world_size = 2;
+  int spares = 0;                                ///< that wait for a rank to be lost; with recovery only
+  std::function<std::string(int slot)> host_of;  ///< empty: all are on `rank.host`
   RankSystemOptions rank;    ///< model of each rank's; who it is, its coordinator and what hurts it are filled in
   RecoveryOptions recovery;  ///< enabled: a rank that is killed is replaced
   std::optional<ChaosOptions> chaos;            ///< with recovery only
   std::function<void(const std::string&)> log;  ///< the coordinator's lines; may be empty
   /// What happens to a slot in its first life (0), its second (1) and so on; with recovery only. May be empty.
   std::function<std::vector<PlacedFault>(int slot, int life)> faults;
+  /// How much longer each forward of a slot's rank takes; with recovery only. May be empty.
+  std::function<std::chrono::milliseconds(int slot)> slowed;
+  std::function<std::uint64_t()> draw_incarnation = random_incarnation;  ///< coordinator's thread; another each time
+  /// Each membership that the coordinator decides on, on its thread. May be empty.
+  std::function<void(const Membership&)> on_membership;
 };
 
 /// One life of a rank, on a thread of its own: makes its RankSystem, trains, and returns the exit status that its
@@ -26,8 +33,8 @@ using RankLife = std::function<int(const RankSystemOptions&)>;
 /// A simulated cluster: N ranks as threads of this process, each with its own actors and communicators, under one
 /// coordinator; the numerics are those of N processes. With recovery, what an agent does for the processes of its host
 /// is done for these threads: ranks can be killed (SimulatedProcess), and another thread takes a dead one's place.
-/// Returns when all have ended, with the exit status of the rank that failed of itself, 0 if none did; `over` gets what
-/// the coordinator told the agent at the end, nothing without recovery.
+/// Returns when all have ended, with the coordinator's verdict, as an agent does; without one with the exit status of
+/// the rank that failed of itself, 0 if none did. `over` gets the verdict; there is none without recovery.
 int simulate(caf::actor_system& system, const SimulationOptions& options, const RankLife& run_rank,
              std::optional<JobOver>* over = nullptr);
 

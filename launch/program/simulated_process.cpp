@@ -1,6 +1,8 @@
 #include "launch/program/simulated_process.hpp"
 
 #include <algorithm>
+#include <string_view>
+#include <thread>
 
 namespace troupe {
 namespace {
@@ -62,6 +64,7 @@ void SimulatedProcess::at(const char* place, std::int64_t step) {
     }
   }
   if (dies) kill();
+  if (longer_.count() > 0 && std::string_view(place) == "forward") std::this_thread::sleep_for(longer_);
   hold_up();
   if (killed()) throw Error(ErrorReport{ErrorCode::fenced, id_.slot, "process", step, {}, "it was killed", {}});
 }

@@ -30,7 +30,9 @@ struct PlacedFault {
 /// holds the supervisor up, and with it the heartbeats, and each thread at its next fault point. Any thread.
 class SimulatedProcess final : public FaultWatch {
  public:
-  explicit SimulatedProcess(ProcessId id, std::vector<PlacedFault> faults = {}) : id_(id), faults_(std::move(faults)) {}
+  /// `longer`: each forward takes so much longer.
+  explicit SimulatedProcess(ProcessId id, std::vector<PlacedFault> faults = {}, std::chrono::milliseconds longer = {})
+      : id_(id), longer_(longer), faults_(std::move(faults)) {}
 
   const ProcessId& id() const noexcept { return id_; }
   /// What ChaosKind::leave does: a notice of its agent to the coordinator.
@@ -49,6 +51,7 @@ class SimulatedProcess final : public FaultWatch {
   Clock::time_point held_until(Clock::time_point now) const;
 
   const ProcessId id_;
+  const std::chrono::milliseconds longer_;
   std::function<void()> leave_;
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable changed_;

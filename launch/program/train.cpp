@@ -16,7 +16,7 @@ Error first_batch_error(const c10::Error& error, const std::string& model, const
 }
 
 void run_steps(Rank& rank, const std::shared_ptr<const Dataset>& data, const torch::nn::Module& model,
-               Optimizer& optimizer, const std::function<Loss(const Batch&)>& loss_of) {
+               Optimizer& optimizer, const std::function<Loss(const Batch&)>& loss_of, const TrainingWatch& watch) {
   std::vector<std::shared_ptr<const Batch>> of_step;  // where the strategy runs them all at once
   auto batches = rank.loader(data);
   while (const auto batch = batches.next()) {
@@ -37,7 +37,9 @@ void run_steps(Rank& rank, const std::shared_ptr<const Dataset>& data, const tor
       if (rank.steps_done() > 0) throw;
       throw first_batch_error(error, model.name(), *data, *batch);
     }
-    if (batch->last_of_step) rank.step(optimizer);
+    if (!batch->last_of_step) continue;
+    const auto report = rank.step(optimizer);
+    if (watch.step) watch.step(rank, report);
   }
 }
 
@@ -50,7 +52,7 @@ void check_parts(const Job& job) {
   throw Error(ErrorCode::usage, part, "the job has no " + part, "set job." + part + ", as examples/hello_troupe does");
 }
 
-void train(const Job& job, Rank& rank) try {
+void train(const Job& job, Rank& rank, const TrainingWatch& watch) try {
   check_parts(job);
   const auto& config = rank.config();
   rank.claim_checkpoints();
@@ -64,7 +66,8 @@ void train(const Job& job, Rank& rank) try {
   };
   rank.keep_checkpoints(*optimizer);
   if (data.held_out) rank.validate_on(data.held_out, loss_of);
-  run_steps(rank, data.train, *model, *optimizer, loss_of);
+  run_steps(rank, data.train, *model, *optimizer, loss_of, watch);
+  if (watch.end) watch.end(rank, *optimizer);
   rank.end_trace();
   rank.end_loop({});
 } catch (const std::exception& error) {  // model and optimizer are gone

@@ -3,50 +3,86 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tensor_io/base/error.hpp"
+
 namespace troupe {
 namespace {
 
-struct Fault {
-  std::string place;
-  std::int64_t step = 0;
-  int signal = SIGKILL;
+constexpr const char* kPlaces[] = {"allocate",   "connect", "data",     "forward",  "backward",  "buckets",
+                                   "collective", "reduced", "vote",     "voted",    "committed", "optimizer",
+                                   "stage",      "switch",  "switched", "validate", "save",      "end",
+                                   "snapshot",   "heal",    "trace",    "journal",  "journalled"};
+
+[[noreturn]] void refuse(const std::string& word, const std::string& why) {
+  throw Error(ErrorCode::usage, "TROUPE_FAULT", "'" + word + "' " + why, "for example slot=1,step=5,at=vote");
+}
+
+std::int64_t number_of(const std::string& word, const std::string& text) {
+  std::int64_t number = 0;
+  const auto* const end = text.data() + text.size();
+  const auto [read, failure] = std::from_chars(text.data(), end, number);
+  if (failure != std::errc() || read != end) refuse(word, "is no number");
+  return number;
+}
+
+PlannedFault fault_of(const std::string& text) {
+  PlannedFault fault;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) {
+    const auto equals = word.find('=');
+    const auto name = word.substr(0, equals), value = equals == std::string::npos ? "" : word.substr(equals + 1);
+    if (name == "at") {
+      if (std::find(std::begin(kPlaces), std::end(kPlaces), value) == std::end(kPlaces)) {
+        std::string all;
+        for (const char* place : kPlaces) all += (all.empty() ? "" : ", ") + std::string(place);
+        refuse(word, "is no place: there are " + all);
+      }
+      fault.place = value;
+    } else if (name == "slot") {
+      fault.slot = value == "coordinator" ? value : std::to_string(number_of(word, value));
+    } else if (name == "step") {
+      fault.step = number_of(word, value);
+    } else if (name == "life") {
+      fault.life = static_cast<int>(number_of(word, value));
+    } else if (name == "signal") {
+      fault.signal = static_cast<int>(number_of(word, value));
+    } else {
+      refuse(word, "is none of slot, step, at, life, signal");
+    }
+  }
+  if (fault.slot.empty() || fault.place.empty()) refuse(text, "names no slot, or no place (at)");
+  return fault;
+}
+
+struct Armed {
+  PlannedFault fault;
   bool armed = true;
 };
 
-std::string word_of(const std::string& text, const std::string& name) {
-  const auto at = ("," + text).find("," + name + "=");
-  if (at == std::string::npos) return {};
-  const auto begin = at + name.size() + 1;
-  return text.substr(begin, text.find(',', begin) - begin);
-}
-
-std::vector<Fault> read_faults() {
-  std::vector<Fault> faults;
-  const char* all = std::getenv("TROUPE_FAULT");
+// Those of this process.
+std::vector<Armed> read_faults() {
   const char* slot = std::getenv("TROUPE_SLOT");
   const char* restarts = std::getenv("TROUPE_RESTARTS");
-  if (all == nullptr || slot == nullptr) return faults;
-  std::istringstream lines(all);
-  for (std::string text; std::getline(lines, text, ';');) {
-    const auto life = word_of(text, "life");
-    if (word_of(text, "slot") != slot || (life.empty() ? "0" : life) != (restarts ? restarts : "0")) continue;
-    Fault fault;
-    fault.place = word_of(text, "at");
-    fault.step = std::atoll(word_of(text, "step").c_str());
-    if (const auto number = word_of(text, "signal"); !number.empty()) fault.signal = std::atoi(number.c_str());
-    faults.push_back(std::move(fault));
+  std::vector<Armed> mine;
+  if (slot == nullptr) return mine;
+  for (auto& fault : planned_faults()) {
+    if (fault.slot == slot && std::to_string(fault.life) == (restarts == nullptr ? "0" : restarts))
+      mine.push_back({std::move(fault)});
   }
-  return faults;
+  return mine;
 }
 
-std::vector<Fault>& faults() {
-  static std::vector<Fault> instance = read_faults();
+std::vector<Armed>& faults() {
+  static std::vector<Armed> instance = read_faults();
   return instance;
 }
 
@@ -61,10 +97,20 @@ void set_fault_watch(std::shared_ptr<FaultWatch> watch) noexcept { watch_of_thre
 void fault_point(const char* place, std::int64_t step) {
   if (watch_of_thread) watch_of_thread->at(place, step);
   for (auto& planned : faults()) {
-    if (!planned.armed || planned.step != step || planned.place != place) continue;
+    if (!planned.armed || planned.fault.step != step || planned.fault.place != place) continue;
     planned.armed = false;
-    ::kill(::getpid(), planned.signal);
+    ::kill(::getpid(), planned.fault.signal);
   }
+}
+
+std::vector<PlannedFault> planned_faults() {
+  std::vector<PlannedFault> all;
+  const char* given = std::getenv("TROUPE_FAULT");
+  std::istringstream texts(given == nullptr ? "" : given);
+  for (std::string text; std::getline(texts, text, ';');) {
+    if (!text.empty()) all.push_back(fault_of(text));
+  }
+  return all;
 }
 
 }  // namespace troupe

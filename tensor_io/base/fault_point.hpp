@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace troupe {
 
@@ -15,6 +17,17 @@ namespace troupe {
 /// it; step: the window's LAST); of `slot=coordinator`, with the generation as step (0: its own start): journal,
 /// journalled.
 void fault_point(const char* place, std::int64_t step);
+
+/// A fault of TROUPE_FAULT.
+struct PlannedFault {
+  std::string slot;  ///< a number, or `coordinator`
+  int life = 0;
+  std::string place;
+  std::int64_t step = 0;
+  int signal = 9;
+};
+/// Those of TROUPE_FAULT, of all slots. Throws Error(usage) with the first word that means nothing.
+std::vector<PlannedFault> planned_faults();
 
 /// Stands in for the process where several ranks share one: what happens to a rank happens to its threads.
 class FaultWatch {

@@ -1,5 +1,7 @@
 #include "actors/rank/reducer.hpp"
 
+#include <ATen/ATen.h>
+
 #include "tests/catch.hpp"
 
 using namespace troupe;

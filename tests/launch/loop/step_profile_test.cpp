@@ -116,7 +116,7 @@ TEST_CASE("[T08] after a run in this process overlap and exposed communication a
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());
   std::atomic<int> shares_seen = 0;
-  const int code = troupe::main(static_cast<int>(arguments.size()), arguments.data(), [&](Rank& rank) {
+  const int code = troupe::main(static_cast<int>(arguments.size()), arguments.data(), [&](troupe::Rank& rank) {
     auto model = rank.distribute(torch::nn::Linear(4, 2));
     auto optimizer = rank.make_optimizer(*model);
     const auto input = torch::randn({64, 4});

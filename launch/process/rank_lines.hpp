@@ -1,0 +1,22 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace troupe {
+
+/// Takes the lines that a rank would print, in the place of standard output and standard error. Any thread of the
+/// rank's.
+using LineTaker = std::function<void(const std::string& line)>;
+
+/// That of the calling thread's rank; nullptr: they are printed. Where several ranks share a process, each has its own.
+const std::shared_ptr<LineTaker>& line_taker() noexcept;
+void set_line_taker(std::shared_ptr<LineTaker> taker) noexcept;
+
+/// A line for a person: to the thread's taker, or standard output or error.
+void print_line(const std::string& line);
+void print_error_line(const std::string& line);
+/// The same, if it is said on another thread later.
+std::function<void(const std::string&)> error_line_printer();
+
+}  // namespace troupe
