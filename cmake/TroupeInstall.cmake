@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/troupe)
 
-install(TARGETS troupe_error troupe_config troupe_hosts troupe_communicator troupe_tensor_io troupe_actors troupe_strategies troupe_launch troupe_troupe EXPORT troupe
+install(TARGETS troupe_error troupe_config troupe_hosts troupe_communicator troupe_tensor_io troupe_actors troupe_strategies troupe_launch troupe_troupe troupe_testing EXPORT troupe
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT troupe NAMESPACE troupe:: FILE troupeTargets.cmake DESTINATION ${package_folder})
 install(DIRECTORY tensor_io actors strategies launch troupe DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe

@@ -1,19 +1,42 @@
 #pragma once
-// For tests of your own, with Catch2 (include it first) or whatever else has INFO and REQUIRE.
+// For tests of your own, with Catch2, GoogleTest or another framework; before or behind its header. Link
+// troupe::testing. LibTorch defines a CHECK of its own: it is as it was behind this header, for Catch2's.
+#pragma push_macro("CHECK")
+#undef CHECK
+#include <c10/util/Logging.h>
+
 #include "launch/loop/step_profile.hpp"
+#include "launch/testing/cluster.hpp"
+#include "launch/testing/thread_schedule.hpp"
+#include "tensor_io/base/error.hpp"
+#pragma pop_macro("CHECK")
+#ifndef CATCH_VERSION_MAJOR
+#undef CHECK
+#endif
+
+namespace troupe::testing {
+
+/// Throws Error(mismatch), with the times, where less than `least` (0 to 1) of the last run's communication was hidden,
+/// or where it made no step.
+inline void require_overlap(double least, const char* where) {
+  const auto profile = profile_of_process().get();
+  if (profile.steps() == 0) throw Error(ErrorCode::mismatch, where, "no step was made, so nothing was hidden");
+  if (profile.overlap() < least)
+    throw Error(ErrorCode::mismatch, where, "less than " + std::to_string(least) + " of communication was hidden",
+                profile.describe_overlap());
+}
+
+}  // namespace troupe::testing
+
+#define TROUPE_TEXT_OF(line) #line
+#define TROUPE_WHERE(file, line) file ":" TROUPE_TEXT_OF(line)
 
 /// After troupe::run or troupe::main, in the same process: at least this share (0 to 1) of the reducers' time in
-/// collectives was hidden behind compute, over all ranks of the process (`--ranks 4`). Says the times where it was
-/// less. A run without steps hides nothing.
+/// collectives was hidden behind compute, over all ranks of the process (`--ranks 4`). Throws where it was less, and
+/// says the times. A run without steps hides nothing.
 ///
 ///     char program[] = "train", ranks[] = "--ranks=4";
 ///     char* arguments[] = {program, ranks};
 ///     REQUIRE(troupe::run(job, 2, arguments) == 0);
 ///     REQUIRE_OVERLAP(0.9);
-#define REQUIRE_OVERLAP(least)                                      \
-  do {                                                              \
-    const auto profile_of_run = troupe::profile_of_process().get(); \
-    INFO(profile_of_run.describe_overlap());                        \
-    REQUIRE(profile_of_run.steps() > 0);                            \
-    REQUIRE(profile_of_run.overlap() >= (least));                   \
-  } while (false)
+#define REQUIRE_OVERLAP(least) ::troupe::testing::require_overlap(least, TROUPE_WHERE(__FILE__, __LINE__))

@@ -1,5 +1,8 @@
 #pragma once
 // Everything that a training program needs. By subject: the headers beside this one.
+// LibTorch defines a CHECK of its own: it is as it was behind this header, for Catch2's.
+#pragma push_macro("CHECK")
+#undef CHECK
 #include "troupe/checkpoints.hpp"
 #include "troupe/communicators.hpp"
 #include "troupe/data.hpp"
@@ -7,3 +10,4 @@
 #include "troupe/optimizers.hpp"
 #include "troupe/strategies.hpp"
 #include "troupe/train.hpp"
+#pragma pop_macro("CHECK")

@@ -14,6 +14,9 @@
 
 namespace troupe::testing {
 
+/// True. Whoever calls it links the file that defines the C library's calls.
+bool calls_hand_on() noexcept;
+
 /// A thread that a schedule governs.
 struct ScheduledThread {
   enum class State { ready, waits, ended };

@@ -15,7 +15,8 @@ struct ThreadScheduleOptions {
 
 /// Runs the threads of this process one at a time, in an order that the seed decides, on a clock that stands still
 /// while one runs and jumps to the next deadline while all wait: a seed gives the same run each time, and waits cost
-/// nothing. From its construction until its destruction it governs the calling thread and all that it and they start.
+/// nothing. From its construction until its destruction it governs the calling thread and all that it and they start,
+/// and keeps them on one processor.
 ///
 /// The problem: the order in which threads come to locks, messages and collectives is chance, so that a failure which
 /// one order in a thousand brings can't be seen again. The solution: a baton. This library's definitions of the calls

@@ -1,0 +1,30 @@
+// The model under faults, with GoogleTest: a cluster of ranks in the test's process.
+//
+// expect: passed, in a second.
+#include <gtest/gtest.h>
+#include <troupe/testing.hpp>
+
+#include "wave.hpp"
+
+namespace {
+
+using namespace troupe::testing;
+
+const troupe::Job kJob = job(128);
+const Settings kSettings{.max_steps = 10, .epochs = 4, .batch_size = 32};
+
+}  // namespace
+
+TEST(Cluster, TheLossFalls) {
+  const auto run = Cluster({.hosts = 1, .ranks_per_host = 2}).train(kJob, kSettings);
+  ASSERT_EQ(run.exit_code(), 0) << run.error();
+  EXPECT_LT(run.losses().at(10), run.losses().at(1));
+}
+
+TEST(Cluster, ARankThatDiesChangesNoBit) {
+  Cluster cluster({.hosts = 2, .ranks_per_host = 2});
+  cluster.kill(Rank{1}, At{"vote", 7});
+  const auto run = cluster.train(kJob, kSettings);
+  ASSERT_EQ(run.exit_code(), 0) << run.error();
+  EXPECT_EQ(run.weights().difference(cluster.undisturbed(kJob, kSettings).weights()), "");
+}

@@ -1,0 +1,316 @@
+#include "launch/testing/cluster.hpp"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <sstream>
+
+#include "launch/config/config.hpp"
+#include "launch/network/actor_system.hpp"
+#include "launch/process/rank_lines.hpp"
+#include "launch/program/rank_life.hpp"
+#include "launch/program/simulate.hpp"
+#include "launch/testing/thread_schedule.hpp"
+#include "strategies/shipped_strategies.hpp"
+#include "tensor_io/base/error.hpp"
+#include "tensor_io/communicator/communicator.hpp"
+#include "tensor_io/communicator/communicator_registry.hpp"
+#include "tensor_io/memory/tensor_memory.hpp"
+
+namespace troupe::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* kBackend = "cluster";
+constexpr std::chrono::milliseconds kStep{10};  // of the cluster's clock: what computes takes none of that
+
+// What waits in it waits under the schedule, on one host or several.
+void register_backend() {
+  register_communicator(kBackend, "shared memory: hosts of a test's cluster", [](CommunicatorOptions options) {
+    options.backend = "shm";
+    options.host = kBackend;
+    options.ranks_on_host = std::numeric_limits<int>::max();  // one runs at a time: to spin gains nothing
+    return make_communicator(std::move(options));
+  });
+}
+
+void check_backend(const Config& config) {
+  if (config.backend != kBackend)
+    throw Error(ErrorCode::usage, "backend", config.backend + " waits for sockets, which no schedule sees",
+                "leave it out, or make the cluster with .parallel = true");
+}
+
+Config config_of(const Job& job, const Settings& settings, const ClusterOptions& cluster) {
+  std::map<std::string, std::string> given{{"run_dir", ""},
+                                           {"save_every", "-1"},
+                                           {"tensorboard", "false"},
+                                           {"progress_bar", "false"},
+                                           {"epochs", std::to_string(settings.epochs)}};
+  if (settings.max_steps > 0) given["max_steps"] = std::to_string(settings.max_steps);
+  if (settings.batch_size > 0) given["batch_size"] = std::to_string(settings.batch_size);
+  if (!settings.strategy.empty()) given["strategy"] = settings.strategy;
+  if (!cluster.parallel) given["backend"] = kBackend;
+  for (const auto& [name, text] : settings.more) {
+    for (const char* own : {"ranks", "chaos", "run_dir", "resume"}) {
+      if (name == own)
+        throw Error(ErrorCode::usage, name, "a cluster in a test has no such setting",
+                    "ClusterOptions says how many ranks there are; faults are the test's; no run is kept");
+    }
+    given[name] = text;
+  }
+  std::vector<std::string> words{"cluster"};
+  for (const auto& [name, text] : given) words.push_back("--" + name + "=" + text);
+  std::vector<const char*> arguments;
+  for (const auto& word : words) arguments.push_back(word.c_str());
+  Config config;
+  if (job.declare) job.declare(config);
+  parse_config(config, static_cast<int>(arguments.size()), arguments.data());
+  config.ranks = cluster.hosts * cluster.ranks_per_host;
+  if (!cluster.parallel) check_backend(config);
+  return config;
+}
+
+ChaosKind chaos_of(ClusterFault::Kind kind) {
+  switch (kind) {
+    case ClusterFault::Kind::kill: return ChaosKind::kill;
+    case ClusterFault::Kind::stop: return ChaosKind::stop;
+    case ClusterFault::Kind::slow: return ChaosKind::slow;
+    case ClusterFault::Kind::leave: return ChaosKind::leave;
+  }
+  return ChaosKind::kill;
+}
+
+std::string quoted(const std::string& text) { return '"' + text + '"'; }
+
+}  // namespace
+
+const at::Tensor& Weights::at(const std::string& name) const {
+  for (const auto& [known, tensor] : tensors_) {
+    if (known == name) return tensor;
+  }
+  std::string names;
+  for (const auto& [known, tensor] : tensors_) names += (names.empty() ? "" : ", ") + known;
+  throw Error(ErrorCode::usage, name, "the model has no such tensor", "it has " + names);
+}
+
+std::string Weights::difference(const Weights& other) const {
+  if (tensors_.size() != other.tensors_.size())
+    return std::to_string(tensors_.size()) + " tensors, and " + std::to_string(other.tensors_.size());
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const auto& [name, mine] = tensors_[i];
+    const auto& [their_name, theirs] = other.tensors_[i];
+    if (name != their_name) return name + ", and " + their_name;
+    if (mine.scalar_type() != theirs.scalar_type()) return name + " is of another type";
+    if (mine.sizes() != theirs.sizes()) return name + " has another shape";
+    const auto a = mine.contiguous(), b = theirs.contiguous();
+    if (std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0) continue;
+    if (!a.is_floating_point()) return name + " differs";
+    std::ostringstream text;
+    text << name << " differs by up to " << (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
+    return text.str();
+  }
+  return {};
+}
+
+const std::vector<std::string>& TrainedRun::log(Rank rank) const {
+  static const std::vector<std::string> nothing;
+  const auto found = logs_.find(rank.number);
+  return found == logs_.end() ? nothing : found->second;
+}
+
+std::string ClusterFault::to_code() const {
+  const auto who = "Rank{" + std::to_string(rank) + "}";
+  const auto where = "At{" + quoted(at.place) + ", " + std::to_string(at.step) +
+                     (at.life > 0 ? ", " + std::to_string(at.life) : "") + "}";
+  switch (kind) {
+    case Kind::kill: return "cluster.kill(" + who + ", " + where + ");";
+    case Kind::leave: return "cluster.leave(" + who + ", " + where + ");";
+    case Kind::stop: return "cluster.stop(" + who + ", " + where + ", " + std::to_string(lasts.count()) + "ms);";
+    case Kind::slow: {
+      std::ostringstream times;
+      times << factor;
+      return "cluster.slow(" + who + ", Times{" + times.str() + "});";
+    }
+  }
+  return {};
+}
+
+/// One run of a job on a cluster.
+class ClusterRun {
+ public:
+  ClusterRun(const ClusterOptions& options, const std::vector<ClusterFault>& faults, const Job& job,
+             const Settings& settings)
+      : options_(options), faults_(faults), job_(job), config_(begin(job, settings)) {}
+
+  TrainedRun train() {
+    keep_freed_memory();
+    const int threads = at::get_num_threads();
+    at::set_num_threads(1);
+    {
+      std::optional<ThreadSchedule> schedule;
+      if (!options_.parallel) schedule.emplace(ThreadScheduleOptions{.seed = options_.seed});
+      const auto start = std::chrono::steady_clock::now();
+      simulate_job();
+      run_.time_ = std::chrono::steady_clock::now() - start;
+      if (schedule) run_.fingerprint_ = schedule->fingerprint();
+    }
+    at::set_num_threads(threads);
+    return std::move(run_);
+  }
+
+ private:
+  Config begin(const Job& job, const Settings& settings) const {
+    check_parts(job);
+    register_shipped_strategies();
+    register_backend();
+    return config_of(job, settings, options_);
+  }
+
+  int ranks() const noexcept { return options_.hosts * options_.ranks_per_host; }
+
+  void simulate_job() {
+    ActorSystemConfig system_config(false);
+    caf::actor_system system(system_config);
+    SimulationOptions simulation;
+    simulation.world_size = ranks();
+    simulation.spares = options_.spares;
+    simulation.host_of = [this](int slot) {
+      return "host" + std::to_string(slot < ranks() ? slot / options_.ranks_per_host : slot % options_.hosts);
+    };
+    RankEnvironment place;
+    place.run.job_id = "cluster";
+    simulation.rank = options_of(config_, place, at::kCPU);
+    simulation.recovery.enabled = true;
+    simulation.log = [this](const std::string& line) {
+      const std::lock_guard lock(mutex_);
+      run_.coordinator_log_.push_back(line);
+    };
+    simulation.faults = [this](int slot, int life) { return faults_of(slot, life); };
+    simulation.slowed = [this](int slot) { return slowed(slot); };
+    simulation.on_membership = [this](const Membership& membership) { add(membership); };
+    std::uint64_t incarnation = 1;
+    simulation.draw_incarnation = [this, &incarnation] {
+      const std::lock_guard lock(mutex_);
+      return incarnation++;
+    };
+    std::optional<JobOver> over;
+    run_.code_ = simulate(
+        system, simulation, [&](const RankSystemOptions& model) { return live(system, model); }, &over);
+    if (over && over->exit_code != 0) run_.error_ = over->report.to_string();
+  }
+
+  int live(caf::actor_system& system, const RankSystemOptions& model) {
+    const int slot = model.process.slot;
+    set_line_taker(std::make_shared<LineTaker>([this, slot](const std::string& line) {
+      const std::lock_guard lock(mutex_);
+      run_.logs_[slot].push_back(line);
+    }));
+    const TrainingWatch watch{[this, slot](const troupe::Rank&, const StepReport& report) { add(slot, report); },
+                              [this](troupe::Rank& rank, Optimizer& optimizer) { keep_weights(rank, optimizer); }};
+    const auto end = run_rank(system, config_, model, [&](troupe::Rank& rank) { troupe::train(job_, rank, watch); });
+    set_line_taker({});
+    const auto code = end.report.code;
+    if (code != ErrorCode::ok && code != ErrorCode::fenced && code != ErrorCode::interrupted) {
+      const std::lock_guard lock(mutex_);
+      if (run_.error_.empty() || only_echo_) run_.error_ = end.report.to_string();
+      only_echo_ = code == ErrorCode::aborted && (only_echo_ || run_.error_ == end.report.to_string());
+    }
+    return end.code;
+  }
+
+  std::vector<PlacedFault> faults_of(int slot, int life) const {
+    std::vector<PlacedFault> mine;
+    for (const auto& fault : faults_) {
+      if (fault.rank != slot || fault.at.life != life || fault.kind == ClusterFault::Kind::slow) continue;
+      mine.push_back({fault.at.place, fault.at.step, chaos_of(fault.kind), fault.lasts});
+    }
+    return mine;
+  }
+
+  std::chrono::milliseconds slowed(int slot) const {
+    double factor = 1;
+    for (const auto& fault : faults_) {
+      if (fault.kind == ClusterFault::Kind::slow && fault.rank == slot) factor *= fault.factor;
+    }
+    return std::chrono::milliseconds(static_cast<std::int64_t>((factor - 1) * kStep.count()));
+  }
+
+  // Each rank that lives says what the step came to: one that is killed behind its vote says nothing.
+  void add(int slot, const StepReport& report) {
+    if (report.repeat || report.pending || report.measured_step < 0) return;
+    const auto step = report.measured_step + 1;
+    const std::lock_guard lock(mutex_);
+    run_.losses_[step] = report.loss;
+    if (!report.committed) return;
+    auto& times = applied_[step];
+    if (++times.by_slot[slot] <= times.known) return;
+    ++times.known;
+    run_.steps_.push_back(step);
+  }
+
+  void add(const Membership& membership) {
+    SeenMembership seen{membership.generation, {}, membership.resume_step};
+    for (const auto& member : membership.members) seen.slots.push_back(member.process.slot);
+    const std::lock_guard lock(mutex_);
+    run_.memberships_.push_back(std::move(seen));
+  }
+
+  // Collective: all ranks are there, and one that is lost meanwhile has them do it again.
+  void keep_weights(troupe::Rank& rank, Optimizer& optimizer) {
+    auto tensors = rank.retry([&] { return rank.state_dict(optimizer); });
+    if (!rank.is_main()) return;
+    const std::lock_guard lock(mutex_);
+    run_.weights_ = Weights(std::move(tensors));
+  }
+
+  const ClusterOptions options_;
+  const std::vector<ClusterFault> faults_;
+  const Job& job_;
+  const Config config_;
+  std::mutex mutex_;  // guards all below
+  TrainedRun run_;
+  struct Applied {
+    std::map<int, int> by_slot;  // how often a slot's ranks have
+    int known = 0;
+  };
+  std::map<std::int64_t, Applied> applied_;  // by step
+  bool only_echo_ = false;
+};
+
+Cluster& Cluster::add(ClusterFault fault) {
+  const int ranks = options_.hosts * options_.ranks_per_host + options_.spares;
+  if (fault.rank < 0 || fault.rank >= ranks)
+    throw Error(ErrorCode::usage, "Rank{" + std::to_string(fault.rank) + "}",
+                "the cluster has " + std::to_string(ranks) + " ranks", "they count from 0");
+  faults_.push_back(std::move(fault));
+  return *this;
+}
+
+Cluster& Cluster::kill(Rank rank, At at) { return add({ClusterFault::Kind::kill, rank.number, std::move(at)}); }
+Cluster& Cluster::stop(Rank rank, At at, std::chrono::milliseconds lasts) {
+  return add({ClusterFault::Kind::stop, rank.number, std::move(at), lasts});
+}
+Cluster& Cluster::slow(Rank rank, Times times) {
+  return add({ClusterFault::Kind::slow, rank.number, {}, 0ms, times.factor});
+}
+Cluster& Cluster::leave(Rank rank, At at) { return add({ClusterFault::Kind::leave, rank.number, std::move(at)}); }
+Cluster& Cluster::clear() {
+  faults_.clear();
+  return *this;
+}
+
+TrainedRun Cluster::train(const Job& job, const Settings& settings) const {
+  return ClusterRun(options_, faults_, job, settings).train();
+}
+
+TrainedRun Cluster::undisturbed(const Job& job, const Settings& settings) const {
+  return ClusterRun(options_, {}, job, settings).train();
+}
+
+}  // namespace troupe::testing

@@ -1,0 +1,175 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/program/job.hpp"
+#include "tensor_io/layout/named_tensors.hpp"
+
+namespace troupe::testing {
+
+struct Rank {
+  int number = 0;  ///< as the job begins
+};
+struct Host {
+  int number = 0;
+};
+/// Where a fault comes: at a place of fault_point (docs/faults.md lists them) in a step, in the rank's first life or a
+/// later one.
+struct At {
+  std::string place;
+  std::int64_t step = 0;
+  int life = 0;
+};
+struct Times {
+  double factor = 1;
+};
+
+struct ClusterOptions {
+  int hosts = 1;
+  int ranks_per_host = 2;
+  int spares = 0;          ///< ranks that wait for another to be lost
+  std::uint64_t seed = 1;  ///< of the threads' order
+  /// All threads at once, in real time: faster where ranks compute much; promises no order.
+  bool parallel = false;
+};
+
+/// Settings of a job, as its flags have them. Without them a job writes no files: no records, no checkpoints.
+struct Settings {
+  std::int64_t max_steps = 0;  ///< 0: all epochs
+  std::int64_t epochs = 1;
+  std::int64_t batch_size = 0;              ///< 0: the setting's default
+  std::string strategy;                     ///< empty: the setting's default
+  std::map<std::string, std::string> more;  ///< by name: {{"fsdp_mode", "zero2"}}
+};
+
+/// Tensors by name; equal: the same names, shapes, types and bits.
+class Weights {
+ public:
+  Weights() = default;
+  explicit Weights(NamedTensors tensors) : tensors_(std::move(tensors)) {}
+  const NamedTensors& tensors() const noexcept { return tensors_; }
+  const at::Tensor& at(const std::string& name) const;  ///< throws Error(usage)
+  /// The first difference, for a person; empty: they are equal.
+  std::string difference(const Weights& other) const;
+  friend bool operator==(const Weights& a, const Weights& b) { return a.difference(b).empty(); }
+
+ private:
+  NamedTensors tensors_;
+};
+
+struct SeenMembership {
+  std::uint64_t generation = 0;
+  std::vector<int> slots;        ///< by rank
+  std::int64_t resume_step = 0;  ///< steps done when it began
+};
+
+/// What came of a job.
+class TrainedRun {
+ public:
+  int exit_code() const noexcept { return code_; }
+  const std::string& error() const noexcept {
+    return error_;
+  }  ///< the job's verdict, or what a rank failed of; empty: none did
+  const Weights& weights() const noexcept { return weights_; }  ///< parameters and buffers at its end
+  /// The mean of all ranks, by step, from 1.
+  const std::map<std::int64_t, double>& losses() const noexcept { return losses_; }
+  /// Steps that were applied, in their order: one that comes twice was run again after all went back to a snapshot.
+  /// With late_vote these two leave out the last step.
+  const std::vector<std::int64_t>& steps() const noexcept { return steps_; }
+  const std::vector<SeenMembership>& memberships() const noexcept { return memberships_; }
+  const std::vector<std::string>& log(Rank rank) const;  ///< its lines, of all its lives
+  const std::vector<std::string>& coordinator_log() const noexcept { return coordinator_log_; }
+  std::uint64_t fingerprint() const noexcept { return fingerprint_; }  ///< of the threads' order; parallel: 0
+  std::chrono::nanoseconds time() const noexcept { return time_; }     ///< of the cluster's clock
+
+ private:
+  friend class ClusterRun;
+  int code_ = 0;
+  std::string error_;
+  Weights weights_;
+  std::map<std::int64_t, double> losses_;
+  std::vector<std::int64_t> steps_;
+  std::vector<SeenMembership> memberships_;
+  std::map<int, std::vector<std::string>> logs_;
+  std::vector<std::string> coordinator_log_;
+  std::uint64_t fingerprint_ = 0;
+  std::chrono::nanoseconds time_{0};
+};
+
+/// One fault of a cluster.
+struct ClusterFault {
+  enum class Kind : std::uint8_t { kill, stop, slow, leave };
+  Kind kind = Kind::kill;
+  int rank = 0;
+  At at;
+  std::chrono::milliseconds lasts{0};
+  double factor = 1;
+  std::string to_code() const;  ///< `cluster.kill(Rank{1}, At{"vote", 7});`
+};
+
+/// What `explore` looks for, and found. A run may also end with 75 where two ranks were lost, or one in the first step:
+/// perhaps nobody had the state any more.
+struct ExploreOptions {
+  int runs = 200;
+  int most_faults = 3;  ///< in a run
+  Settings settings;
+  /// What is wrong with a run that may not have lost all its state; empty: nothing.
+  std::function<std::string(const TrainedRun& run, const TrainedRun& undisturbed)> judge;  ///< default: `same_weights`
+};
+/// It ended with 0, each of the undisturbed run's steps was applied, and the weights are that run's to the bit.
+std::string same_weights(const TrainedRun& run, const TrainedRun& undisturbed);
+/// The same but for the weights: for strategies whose ranks differ, so that one which dies takes something with it.
+std::string same_steps(const TrainedRun& run, const TrainedRun& undisturbed);
+
+struct Exploration {
+  int runs = 0;
+  std::string wrong;  ///< of the first run that failed, with as few faults as still fail; empty: none did
+  std::vector<ClusterFault> faults;  ///< of that run
+  std::uint64_t seed = 0;            ///< and its order
+  std::string test;                  ///< the same as a test to paste
+};
+
+/// Hosts and ranks in one process, for tests: a job trains on them with true numbers while they are hurt at places that
+/// the test names. Ranks are threads, which run one at a time in an order that the seed decides, on a clock that jumps
+/// over waits (ThreadSchedule): the same test goes the same way each time.
+///
+///     Cluster cluster({.hosts = 2, .ranks_per_host = 2});
+///     cluster.kill(Rank{1}, At{"vote", 7});
+///     const auto run = cluster.train(job, {.max_steps = 20});
+///     REQUIRE(run.weights() == cluster.undisturbed(job, {.max_steps = 20}).weights());
+///
+/// One at a time in a process; the main thread. A job's functions run as they do under troupe::run.
+class Cluster {
+ public:
+  explicit Cluster(ClusterOptions options = {}) : options_(options) {}
+
+  /// As SIGKILL: the rank's process is gone, and another takes its place.
+  Cluster& kill(Rank rank, At at);
+  /// It stands still, as by SIGSTOP.
+  Cluster& stop(Rank rank, At at, std::chrono::milliseconds lasts);
+  /// Its steps take so many times as long, from the beginning: a step counts as 10 ms, which the others wait for.
+  Cluster& slow(Rank rank, Times times);
+  /// Its host wants it gone: it leaves after the step.
+  Cluster& leave(Rank rank, At at);
+  /// Faults that have been planned.
+  const std::vector<ClusterFault>& faults() const noexcept { return faults_; }
+  Cluster& add(ClusterFault fault);
+  Cluster& clear();
+
+  TrainedRun train(const Job& job, const Settings& settings = {}) const;
+  /// The same without faults.
+  TrainedRun undisturbed(const Job& job, const Settings& settings = {}) const;
+  /// Draws faults and orders, run after run, until one fails; takes faults away as long as it still does.
+  Exploration explore(const Job& job, const ExploreOptions& options = {}) const;
+
+ private:
+  ClusterOptions options_;
+  std::vector<ClusterFault> faults_;
+};
+
+}  // namespace troupe::testing

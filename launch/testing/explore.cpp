@@ -1,0 +1,128 @@
+// Cluster::explore: drawn faults and orders, and what is left of those that fail.
+#include <algorithm>
+#include <iterator>
+#include <random>
+#include <set>
+
+#include "launch/testing/cluster.hpp"
+#include "tensor_io/base/error.hpp"
+
+namespace troupe::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Places that every strategy comes by in a step.
+constexpr const char* kPlaces[] = {"data", "forward", "backward",  "collective", "reduced",
+                                   "vote", "voted",   "committed", "optimizer"};
+
+// Two ranks are lost, or one before the first copy of its shard. One that stands still may count as lost.
+bool may_lose_state(const std::vector<ClusterFault>& faults) {
+  const auto lost = std::count_if(faults.begin(), faults.end(), [](const auto& fault) {
+    return fault.kind == ClusterFault::Kind::kill || fault.kind == ClusterFault::Kind::stop;
+  });
+  return lost > 1 || std::any_of(faults.begin(), faults.end(), [](const auto& fault) { return fault.at.step == 0; });
+}
+
+class Draw {
+ public:
+  Draw(std::uint64_t seed, const ClusterOptions& cluster, std::int64_t steps)
+      : engine_(seed), ranks_(cluster.hosts * cluster.ranks_per_host), steps_(steps) {}
+
+  std::vector<ClusterFault> faults(int most) {
+    std::vector<ClusterFault> drawn(static_cast<std::size_t>(between(0, most)));
+    for (auto& fault : drawn) {
+      const auto kind = between(0, 3);
+      fault.kind = kind == 0 ? ClusterFault::Kind::stop : ClusterFault::Kind::kill;
+      fault.rank = static_cast<int>(between(0, ranks_ - 1));
+      fault.at.place = kPlaces[between(0, static_cast<int>(std::size(kPlaces)) - 1)];
+      fault.at.step = between(0, std::max<std::int64_t>(0, steps_ - 1));
+      if (fault.kind == ClusterFault::Kind::stop) fault.lasts = between(1, 8) * 500ms;
+    }
+    return drawn;
+  }
+
+ private:
+  std::int64_t between(std::int64_t least, std::int64_t most) {
+    return least + static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(most - least + 1));
+  }
+
+  std::mt19937_64 engine_;
+  const int ranks_;
+  const std::int64_t steps_;
+};
+
+std::string test_of(const ClusterOptions& options, const std::vector<ClusterFault>& faults, std::uint64_t seed,
+                    const std::string& wrong, const char* judge) {
+  std::string text = "// " + wrong + "\nCluster cluster({.hosts = " + std::to_string(options.hosts) +
+                     ", .ranks_per_host = " + std::to_string(options.ranks_per_host) +
+                     (options.spares > 0 ? ", .spares = " + std::to_string(options.spares) : "") +
+                     ", .seed = " + std::to_string(seed) + "});\n";
+  for (const auto& fault : faults) text += fault.to_code() + "\n";
+  return text +
+         "const auto run = cluster.train(job, settings), undisturbed = cluster.undisturbed(job, settings);\n"
+         "CHECK(" +
+         judge + "(run, undisturbed) == \"\");\n";
+}
+
+}  // namespace
+
+std::string same_steps(const TrainedRun& run, const TrainedRun& undisturbed) {
+  if (run.exit_code() != 0)
+    return "it ended with exit code " + std::to_string(run.exit_code()) +
+           (run.error().empty() ? "" : ": " + run.error());
+  const std::set<std::int64_t> applied(run.steps().begin(), run.steps().end());
+  for (const auto step : undisturbed.steps()) {
+    if (!applied.contains(step)) return "step " + std::to_string(step) + " was not applied";
+  }
+  return {};
+}
+
+std::string same_weights(const TrainedRun& run, const TrainedRun& undisturbed) {
+  if (const auto wrong = same_steps(run, undisturbed); !wrong.empty()) return wrong;
+  const auto difference = run.weights().difference(undisturbed.weights());
+  return difference.empty() ? "" : "its weights are not the undisturbed job's: " + difference;
+}
+
+Exploration Cluster::explore(const Job& job, const ExploreOptions& options) const {
+  const auto undisturbed = this->undisturbed(job, options.settings);
+  const auto judge = [&](const TrainedRun& run, const std::vector<ClusterFault>& faults) {
+    if (run.exit_code() == exit_code(ErrorCode::state_lost) && may_lose_state(faults)) return std::string();
+    return options.judge ? options.judge(run, undisturbed) : same_weights(run, undisturbed);
+  };
+  Exploration found;
+  found.wrong = judge(undisturbed, {});
+  const auto try_faults = [&](std::uint64_t seed, const std::vector<ClusterFault>& faults) {
+    auto of_seed = options_;
+    of_seed.seed = seed;
+    Cluster cluster(of_seed);
+    for (const auto& fault : faults_) cluster.add(fault);
+    for (const auto& fault : faults) cluster.add(fault);
+    ++found.runs;
+    return judge(cluster.train(job, options.settings), cluster.faults());
+  };
+  while (found.wrong.empty() && found.runs < options.runs) {
+    found.seed = options_.seed + static_cast<std::uint64_t>(found.runs);
+    found.faults =
+        Draw(found.seed, options_, static_cast<std::int64_t>(undisturbed.steps().size())).faults(options.most_faults);
+    found.wrong = try_faults(found.seed, found.faults);
+  }
+  if (found.wrong.empty()) {
+    found.faults.clear();
+    return found;
+  }
+  for (std::size_t i = 0; i < found.faults.size();) {
+    auto fewer = found.faults;
+    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+    if (const auto wrong = try_faults(found.seed, fewer); !wrong.empty()) {
+      found.faults = std::move(fewer);
+      found.wrong = wrong;
+    } else {
+      ++i;
+    }
+  }
+  found.test = test_of(options_, found.faults, found.seed, found.wrong, options.judge ? "judge" : "same_weights");
+  return found;
+}
+
+}  // namespace troupe::testing
