@@ -67,6 +67,7 @@ Config config_of(const Job& job, const Settings& settings, const ClusterOptions&
   std::vector<std::string> words{"cluster"};
   for (const auto& [name, text] : given) words.push_back("--" + name + "=" + text);
   std::vector<const char*> arguments;
+  arguments.reserve(words.size());
   for (const auto& word : words) arguments.push_back(word.c_str());
   Config config;
   if (job.declare) job.declare(config);

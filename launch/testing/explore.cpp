@@ -79,7 +79,7 @@ std::string same_steps(const TrainedRun& run, const TrainedRun& undisturbed) {
 }
 
 std::string same_weights(const TrainedRun& run, const TrainedRun& undisturbed) {
-  if (const auto wrong = same_steps(run, undisturbed); !wrong.empty()) return wrong;
+  if (auto wrong = same_steps(run, undisturbed); !wrong.empty()) return wrong;
   const auto difference = run.weights().difference(undisturbed.weights());
   return difference.empty() ? "" : "its weights are not the undisturbed job's: " + difference;
 }
