@@ -13,7 +13,6 @@
 #include "launch/network/job_keys.hpp"
 #include "launch/process/fatal_signals.hpp"
 #include "launch/process/process_limits.hpp"
-#include "tensor_io/base/fault_point.hpp"
 
 namespace troupe {
 
@@ -42,7 +41,6 @@ int run_coordinator(const CoordinatorProcessOptions& options) {
   // Slurm sends a signal to all processes of a job. This one ends when the launcher lets it.
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::signal(number, SIG_IGN);
   require_threads(6);
-  (void)planned_faults();  // what can't be read is refused before anything waits for it
   CoordinatorOptions coordinator_options;
   coordinator_options.job_id = options.run.job_id;
   coordinator_options.run = options.run.to_text();

@@ -30,6 +30,7 @@
 #include "launch/run/run_choice.hpp"
 #include "launch/run/run_lock.hpp"
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 
 namespace troupe {
@@ -206,6 +207,7 @@ int ended(int code) {
 }  // namespace
 
 int launch(const LauncherOptions& given) {
+  (void)planned_faults();  // what can't be read is refused before a run is chosen
   auto options = given;
   const bool joins = options.nnodes > 0 && options.node_rank > 0;  // node 0 chooses
   const auto fresh = new_run_identity();

@@ -18,6 +18,7 @@
 #include "launch/testing/thread_schedule.hpp"
 #include "strategies/shipped_strategies.hpp"
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/communicator/communicator.hpp"
 #include "tensor_io/communicator/communicator_registry.hpp"
 #include "tensor_io/memory/tensor_memory.hpp"
@@ -289,6 +290,7 @@ Cluster& Cluster::add(ClusterFault fault) {
   if (fault.rank < 0 || fault.rank >= ranks)
     throw Error(ErrorCode::usage, "Rank{" + std::to_string(fault.rank) + "}",
                 "the cluster has " + std::to_string(ranks) + " ranks", "they count from 0");
+  if (fault.kind != ClusterFault::Kind::slow) check_fault_place("At", fault.at.place);
   faults_.push_back(std::move(fault));
   return *this;
 }

@@ -17,11 +17,6 @@
 namespace troupe {
 namespace {
 
-constexpr const char* kPlaces[] = {"allocate",   "connect", "data",     "forward",  "backward",  "buckets",
-                                   "collective", "reduced", "vote",     "voted",    "committed", "optimizer",
-                                   "stage",      "switch",  "switched", "validate", "save",      "end",
-                                   "snapshot",   "heal",    "trace",    "journal",  "journalled"};
-
 [[noreturn]] void refuse(const std::string& word, const std::string& why) {
   throw Error(ErrorCode::usage, "TROUPE_FAULT", "'" + word + "' " + why, "for example slot=1,step=5,at=vote");
 }
@@ -41,11 +36,7 @@ PlannedFault fault_of(const std::string& text) {
     const auto equals = word.find('=');
     const auto name = word.substr(0, equals), value = equals == std::string::npos ? "" : word.substr(equals + 1);
     if (name == "at") {
-      if (std::find(std::begin(kPlaces), std::end(kPlaces), value) == std::end(kPlaces)) {
-        std::string all;
-        for (const char* place : kPlaces) all += (all.empty() ? "" : ", ") + std::string(place);
-        refuse(word, "is no place: there are " + all);
-      }
+      check_fault_place("TROUPE_FAULT", value);
       fault.place = value;
     } else if (name == "slot") {
       fault.slot = value == "coordinator" ? value : std::to_string(number_of(word, value));
@@ -89,6 +80,22 @@ std::vector<Armed>& faults() {
 thread_local std::shared_ptr<FaultWatch> watch_of_thread;
 
 }  // namespace
+
+const std::vector<std::string>& fault_places() {
+  static const std::vector<std::string> places{
+      "allocate", "connect", "data",      "forward",   "backward", "buckets", "collective", "reduced",
+      "vote",     "voted",   "committed", "optimizer", "stage",    "switch",  "switched",   "validate",
+      "save",     "end",     "snapshot",  "heal",      "trace",    "journal", "journalled"};
+  return places;
+}
+
+void check_fault_place(const std::string& source, const std::string& place) {
+  const auto& places = fault_places();
+  if (std::find(places.begin(), places.end(), place) != places.end()) return;
+  std::string all;
+  for (const auto& known : places) all += (all.empty() ? "" : ", ") + known;
+  throw Error(ErrorCode::usage, source, "'" + place + "' is no place of fault_point", "there are " + all);
+}
 
 const std::shared_ptr<FaultWatch>& fault_watch() noexcept { return watch_of_thread; }
 

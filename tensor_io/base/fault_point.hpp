@@ -18,6 +18,11 @@ namespace troupe {
 /// journalled.
 void fault_point(const char* place, std::int64_t step);
 
+/// All of them.
+const std::vector<std::string>& fault_places();
+/// Throws Error(usage), which names `source`, for another one.
+void check_fault_place(const std::string& source, const std::string& place);
+
 /// A fault of TROUPE_FAULT.
 struct PlannedFault {
   std::string slot;  ///< a number, or `coordinator`

@@ -1,4 +1,5 @@
-"""Every fault of docs/faults.md has a test by its number, and the page names the file that it is in: fault_numbers.py [ROOT]
+"""Every fault of docs/faults.md has a test by its number, and the page names the file that it is in; every fault_point of the sources is one of
+fault_places(), which decides what a test may name: fault_numbers.py [ROOT]
 
 A test is one that `ctest -R 'fault N:'` or `-R 'fault N,'` would find: the name of a TEST_CASE, or of a test in a CMakeLists.txt. Prints one
 line per fault that lacks something, and exits with 1 if there was one. Before that it judges lists with one sin each.
@@ -47,7 +48,18 @@ def findings(tests, page):
                 yield f"fault {number}: its row does not name {', '.join(missing)}"
 
 
+def unknown_places(sources):
+    """sources: path -> text. Places that fault_places() does not have, or that no source comes by."""
+    known = re.search(r"fault_places\(\) \{(.*?)\};", sources["tensor_io/base/fault_point.cpp"], re.S)
+    known = set(re.findall(r'"(\w+)"', known.group(1)))
+    used = {place for text in sources.values() for place in re.findall(r'fault_point\("(\w+)"', text)}
+    yield from (f"fault_point: '{place}' is not among fault_places()" for place in sorted(used - known))
+    yield from (f"fault_places: no source comes by '{place}'" for place in sorted(known - used))
+
+
 def self_test():
+    point = {"tensor_io/base/fault_point.cpp": 'fault_places() {\n  places{"vote", "end"};', "a.cpp": 'fault_point("vote", 1); fault_point("x", 1);'}
+    assert list(unknown_places(point)) == ["fault_point: 'x' is not among fault_places()", "fault_places: no source comes by 'end'"]
     sources = {"tests/a_test.cpp": 'TEST_CASE("[L05] fault 1: x") {}\nTEST_CASE(\n    "fault 2, fault 3: y") {}',
                "tests/net/CMakeLists.txt": 'troupe_script_test("net: fault 4, fault 5: z" folder/b_test.py $<x>)'}
     tests = tests_of(sources)
@@ -68,6 +80,8 @@ def main():
     files = [*sorted((root / "tests").rglob("*.cpp")), *sorted((root / "tests").rglob("CMakeLists.txt"))]
     tests = tests_of({file.relative_to(root).as_posix(): file.read_text() for file in files})
     found = list(findings(tests, (root / "docs/faults.md").read_text()))
+    code = [file for folder in ("tensor_io", "actors", "strategies", "launch") for file in sorted((root / folder).rglob("*.?pp"))]
+    found += unknown_places({file.relative_to(root).as_posix(): file.read_text() for file in code})
     for line in found:
         print(line)
     print(f"{len(found)} findings; {len([n for n in FAULTS if n in tests])} of {len(FAULTS)} faults have a test by number")

@@ -1,4 +1,5 @@
 // What somebody meets first: a project of one's own, the merged settings, completion, help.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -44,6 +45,16 @@ TEST_CASE("[L01] the command is there at once: it loads no LibTorch, but for wha
   CHECK_THAT(libraries(TROUPE_PROGRAM),
              Catch::Contains("libc.so") && !Catch::Contains("libtorch") && !Catch::Contains("libc10"));
   CHECK_THAT(libraries(std::string(TROUPE_PROGRAM) + "-checkpoint"), Catch::Contains("libtorch"));
+}
+
+TEST_CASE("[U01] a TROUPE_FAULT that can't be read is refused before a run is chosen") {
+  const testing::ScratchDirectory folder;
+  const auto done = run_troupe({"launch", "--nproc", "2", "--run-dir", folder / "run", "/bin/true"},
+                               {{"TROUPE_FAULT", "slot=1,step=3,at=voet"}});
+  CHECK(done.code == 2);
+  CHECK_THAT(done.output, Catch::Contains("TROUPE_FAULT: 'voet' is no place of fault_point; there are allocate"));
+  CHECK(std::count(done.output.begin(), done.output.end(), '\n') == 1);
+  CHECK_FALSE(std::filesystem::exists(folder / "run"));
 }
 
 TEST_CASE("[C03] a command whose other half is missing says so") {

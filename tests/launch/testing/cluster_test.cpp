@@ -91,6 +91,7 @@ TEST_CASE("[U01] a job that has lost its state ends with the verdict's code, als
 TEST_CASE("[U01] what a cluster or a job does not have is refused by its name") {
   Cluster cluster({.ranks_per_host = 2});
   CHECK_THROWS_WITH(cluster.kill(Rank{2}, At{"vote", 1}), Catch::Contains("Rank{2}: the cluster has 2 ranks"));
+  CHECK_THROWS_WITH(cluster.kill(Rank{1}, At{"voet", 1}), Catch::Contains("'voet' is no place"));
   CHECK_THROWS_WITH(cluster.train(points(), {.more = {{"lrr", "1"}}}), Catch::Contains("did you mean lr?"));
   CHECK_THROWS_WITH(cluster.train(points(), {.more = {{"ranks", "3"}}}), Catch::Contains("ClusterOptions"));
   CHECK_THROWS_WITH(cluster.train(points(), {.more = {{"backend", "gloo"}}}), Catch::Contains(".parallel = true"));
