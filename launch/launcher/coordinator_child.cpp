@@ -40,9 +40,11 @@ CoordinatorChild::CoordinatorChild(Options options) : process_(options.process),
     read_words();
     look_for_silence([] {});
     if (!child_->poll_exit()) continue;
-    char reason[1024] = "";
-    const auto length = ::read(child_->stderr_fd(), reason, sizeof reason - 1);
-    start_again(length > 0 ? reason : "", [] {});
+    std::string reason(1023, '\0');
+    const auto length = ::read(child_->stderr_fd(), reason.data(), reason.size());
+    reason.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
+    if (reason.ends_with('\n')) reason.pop_back();
+    start_again(reason, [] {});
     if (next_start_) start();
   }
 }

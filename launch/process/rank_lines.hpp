@@ -15,6 +15,8 @@ void set_line_taker(std::shared_ptr<LineTaker> taker) noexcept;
 
 /// A line for a person: to the thread's taker, or standard output or error.
 void print_line(const std::string& line);
+/// Several lines, each with its end.
+void print_text(const std::string& text);
 void print_error_line(const std::string& line);
 /// The same, if it is said on another thread later.
 std::function<void(const std::string&)> error_line_printer();

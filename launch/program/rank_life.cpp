@@ -1,10 +1,9 @@
 #include "launch/program/rank_life.hpp"
 
-#include <cstdio>
-
 #include "launch/config/profile_setting.hpp"
 #include "launch/process/build_id.hpp"
 #include "launch/process/local_address.hpp"
+#include "launch/process/rank_lines.hpp"
 #include "launch/process/stop_signals.hpp"
 
 namespace troupe {
@@ -46,10 +45,7 @@ RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSyst
       body(rank);
       rank.end_trace();
       rank.end_loop({});
-      if (profile_setting(config.profile).table && rank.is_main()) {
-        std::fputs(rank.profile().table().c_str(), stdout);
-        std::fflush(stdout);
-      }
+      if (profile_setting(config.profile).table && rank.is_main()) print_text(rank.profile().table());
     } catch (...) {
       const auto failure = system_of(rank).fail(std::current_exception());
       if (failure.code == ErrorCode::fenced || failure.code == ErrorCode::ok) {  // the job goes on

@@ -103,7 +103,7 @@ class SimulatedHost {
     auto& mine = lives_.emplace_back();
     mine.process = std::make_shared<SimulatedProcess>(
         process, options_.faults ? options_.faults(process.slot, life) : std::vector<PlacedFault>{},
-        options_.slowed ? options_.slowed(process.slot) : std::chrono::milliseconds(0));
+        options_.slowed ? options_.slowed(process.slot) : std::chrono::microseconds(0));
     mine.process->on_leave([this, process] {
       caf::send_as(agents_.at(host_of(process.slot)), coordinator_, LeaveNotice{process, "a notice"});
     });

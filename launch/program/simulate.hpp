@@ -19,8 +19,8 @@ struct SimulationOptions {
   std::function<void(const std::string&)> log;  ///< the coordinator's lines; may be empty
   /// What happens to a slot in its first life (0), its second (1) and so on; with recovery only. May be empty.
   std::function<std::vector<PlacedFault>(int slot, int life)> faults;
-  /// How much longer each forward of a slot's rank takes; with recovery only. May be empty.
-  std::function<std::chrono::milliseconds(int slot)> slowed;
+  /// How much longer each step of a slot's rank takes; with recovery only. May be empty.
+  std::function<std::chrono::microseconds(int slot)> slowed;
   std::function<std::uint64_t()> draw_incarnation = random_incarnation;  ///< coordinator's thread; another each time
   /// Each membership that the coordinator decides on, on its thread. May be empty.
   std::function<void(const Membership&)> on_membership;

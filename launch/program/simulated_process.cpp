@@ -47,14 +47,16 @@ void SimulatedProcess::hurt(ChaosKind kind, std::chrono::milliseconds lasts) {
 }
 
 void SimulatedProcess::at(const char* place, std::int64_t step) {
-  bool dies = false;
+  bool dies = false, takes_longer = false;
   {
     std::lock_guard lock(mutex_);
+    if (std::string_view(place) == "forward") takes_longer = std::exchange(last_forward_, step) != step;
     for (auto fault = faults_.begin(); fault != faults_.end();) {
       if (fault->step != step || fault->place != place) {
         ++fault;
         continue;
       }
+      if (fault->comes) fault->comes();
       dies = dies || fault->kind == ChaosKind::kill;
       if (fault->kind == ChaosKind::stop) stopped_until_ = Clock::now() + fault->lasts;
       if (fault->kind == ChaosKind::leave && leave_) leave_();
@@ -64,7 +66,7 @@ void SimulatedProcess::at(const char* place, std::int64_t step) {
     }
   }
   if (dies) kill();
-  if (longer_.count() > 0 && std::string_view(place) == "forward") std::this_thread::sleep_for(longer_);
+  if (takes_longer && longer_.count() > 0) std::this_thread::sleep_for(longer_);
   hold_up();
   if (killed()) throw Error(ErrorReport{ErrorCode::fenced, id_.slot, "process", step, {}, "it was killed", {}});
 }

@@ -20,6 +20,7 @@ struct PlacedFault {
   std::int64_t step = 0;
   ChaosKind kind = ChaosKind::kill;
   std::chrono::milliseconds lasts{0};
+  std::function<void()> comes = {};  ///< called as it comes, if not empty
 };
 
 /// What a process is to a rank, for a rank that shares one with others: what can be killed and stopped.
@@ -30,8 +31,8 @@ struct PlacedFault {
 /// holds the supervisor up, and with it the heartbeats, and each thread at its next fault point. Any thread.
 class SimulatedProcess final : public FaultWatch {
  public:
-  /// `longer`: each forward takes so much longer.
-  explicit SimulatedProcess(ProcessId id, std::vector<PlacedFault> faults = {}, std::chrono::milliseconds longer = {})
+  /// `longer`: each step takes so much longer.
+  explicit SimulatedProcess(ProcessId id, std::vector<PlacedFault> faults = {}, std::chrono::microseconds longer = {})
       : id_(id), longer_(longer), faults_(std::move(faults)) {}
 
   const ProcessId& id() const noexcept { return id_; }
@@ -51,13 +52,14 @@ class SimulatedProcess final : public FaultWatch {
   Clock::time_point held_until(Clock::time_point now) const;
 
   const ProcessId id_;
-  const std::chrono::milliseconds longer_;
+  const std::chrono::microseconds longer_;
   std::function<void()> leave_;
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
   std::vector<PlacedFault> faults_;  // still to come
   RankSupervisorActor supervisor_;
   bool killed_ = false;
+  std::int64_t last_forward_ = -1;  // the step of the last one
   Clock::time_point stopped_until_, slow_from_, slow_until_;
 };
 

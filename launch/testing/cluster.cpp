@@ -3,14 +3,16 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <mutex>
 #include <optional>
-#include <random>
+#include <set>
 #include <sstream>
 
 #include "launch/config/config.hpp"
+#include "launch/loop/step_profile.hpp"
 #include "launch/network/actor_system.hpp"
 #include "launch/process/rank_lines.hpp"
 #include "launch/program/rank_life.hpp"
@@ -29,7 +31,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr const char* kBackend = "cluster";
-constexpr std::chrono::milliseconds kStep{10};  // of the cluster's clock: what computes takes none of that
+constexpr std::chrono::microseconds kStep{10'000};  // of the cluster's clock: what computes takes none of that
 
 // What waits in it waits under the schedule, on one host or several.
 void register_backend() {
@@ -43,26 +45,30 @@ void register_backend() {
 
 void check_backend(const Config& config) {
   if (config.backend != kBackend)
-    throw Error(ErrorCode::usage, "backend", config.backend + " waits for sockets, which no schedule sees",
+    throw Error(ErrorCode::usage, "backend", config.backend + " does not wait as the schedule has it",
                 "leave it out, or make the cluster with .parallel = true");
 }
 
 Config config_of(const Job& job, const Settings& settings, const ClusterOptions& cluster) {
-  std::map<std::string, std::string> given{{"run_dir", ""},
-                                           {"save_every", "-1"},
-                                           {"tensorboard", "false"},
-                                           {"progress_bar", "false"},
-                                           {"epochs", std::to_string(settings.epochs)}};
+  std::map<std::string, std::string> given{
+      {"run_dir", ""}, {"save_every", "-1"}, {"tensorboard", "false"}, {"progress_bar", "false"}};
+  if (settings.epochs > 0) given["epochs"] = std::to_string(settings.epochs);
   if (settings.max_steps > 0) given["max_steps"] = std::to_string(settings.max_steps);
   if (settings.batch_size > 0) given["batch_size"] = std::to_string(settings.batch_size);
   if (!settings.strategy.empty()) given["strategy"] = settings.strategy;
   if (!cluster.parallel) given["backend"] = kBackend;
   for (const auto& [name, text] : settings.more) {
-    for (const char* own : {"ranks", "chaos", "run_dir", "resume"}) {
+    for (const char* own : {"ranks", "chaos", "run_dir", "resume", "device", "threads"}) {
       if (name == own)
         throw Error(ErrorCode::usage, name, "a cluster in a test has no such setting",
-                    "ClusterOptions says how many ranks there are; faults are the test's; no run is kept");
+                    "ClusterOptions says how many ranks there are; they have one thread of the CPU each, the faults "
+                    "are the test's, and no run is kept");
     }
+    for (const char* field : {"max_steps", "epochs", "batch_size", "strategy"}) {
+      if (name == field) throw Error(ErrorCode::usage, name, "it is a field of Settings", "set it there");
+    }
+    if (name == "save_every" && !settings.more.contains("checkpoint_dir"))
+      throw Error(ErrorCode::usage, name, "there is no checkpoint_dir", "name a folder of the test's");
     given[name] = text;
   }
   std::vector<std::string> words{"cluster"};
@@ -73,6 +79,10 @@ Config config_of(const Job& job, const Settings& settings, const ClusterOptions&
   Config config;
   if (job.declare) job.declare(config);
   parse_config(config, static_cast<int>(arguments.size()), arguments.data());
+  for (const auto& [name, source] : config.sources) {
+    if (source.starts_with("TROUPE_"))
+      throw Error(ErrorCode::usage, source, "it would change the job of a test", "unset it");
+  }
   config.ranks = cluster.hosts * cluster.ranks_per_host;
   if (!cluster.parallel) check_backend(config);
   return config;
@@ -120,6 +130,12 @@ std::string Weights::difference(const Weights& other) const {
   return {};
 }
 
+const Weights& TrainedRun::weights() const {
+  if (code_ != 0)
+    throw Error(ErrorCode::usage, "weights", "the job ended with " + std::to_string(code_) + ": " + error_);
+  return weights_;
+}
+
 const std::vector<std::string>& TrainedRun::log(Rank rank) const {
   static const std::vector<std::string> nothing;
   const auto found = logs_.find(rank.number);
@@ -152,21 +168,28 @@ class ClusterRun {
 
   TrainedRun train() {
     keep_freed_memory();
-    const int threads = at::get_num_threads();
-    at::set_num_threads(1);
-    {
-      std::optional<ThreadSchedule> schedule;
-      if (!options_.parallel) schedule.emplace(ThreadScheduleOptions{.seed = options_.seed});
-      const auto start = std::chrono::steady_clock::now();
-      simulate_job();
-      run_.time_ = std::chrono::steady_clock::now() - start;
-      if (schedule) run_.fingerprint_ = schedule->fingerprint();
+    profile_of_process().reset();
+    const OneThread one_thread;
+    std::optional<ThreadSchedule> schedule;
+    if (!options_.parallel) schedule.emplace(ThreadScheduleOptions{.seed = options_.seed});
+    const auto start = std::chrono::steady_clock::now();
+    simulate_job();
+    run_.time_ = std::chrono::steady_clock::now() - start;
+    if (schedule) run_.fingerprint_ = schedule->fingerprint();
+    for (std::size_t i = 0; i < faults_.size(); ++i) {
+      if (!came_.contains(i) && faults_[i].kind != ClusterFault::Kind::slow) run_.missed_.push_back(faults_[i]);
     }
-    at::set_num_threads(threads);
     return std::move(run_);
   }
 
  private:
+  // LibTorch's, in each rank.
+  struct OneThread {
+    OneThread() { at::set_num_threads(1); }
+    ~OneThread() { at::set_num_threads(before); }
+    const int before = at::get_num_threads();
+  };
+
   Config begin(const Job& job, const Settings& settings) const {
     check_parts(job);
     register_shipped_strategies();
@@ -196,11 +219,7 @@ class ClusterRun {
     simulation.faults = [this](int slot, int life) { return faults_of(slot, life); };
     simulation.slowed = [this](int slot) { return slowed(slot); };
     simulation.on_membership = [this](const Membership& membership) { add(membership); };
-    std::uint64_t incarnation = 1;
-    simulation.draw_incarnation = [this, &incarnation] {
-      const std::lock_guard lock(mutex_);
-      return incarnation++;
-    };
+    simulation.draw_incarnation = [this] { return incarnation_++; };
     std::optional<JobOver> over;
     run_.code_ = simulate(
         system, simulation, [&](const RankSystemOptions& model) { return live(system, model); }, &over);
@@ -226,30 +245,36 @@ class ClusterRun {
     return end.code;
   }
 
-  std::vector<PlacedFault> faults_of(int slot, int life) const {
+  std::vector<PlacedFault> faults_of(int slot, int life) {
     std::vector<PlacedFault> mine;
-    for (const auto& fault : faults_) {
+    for (std::size_t i = 0; i < faults_.size(); ++i) {
+      const auto& fault = faults_[i];
       if (fault.rank != slot || fault.at.life != life || fault.kind == ClusterFault::Kind::slow) continue;
-      mine.push_back({fault.at.place, fault.at.step, chaos_of(fault.kind), fault.lasts});
+      mine.push_back({fault.at.place, fault.at.step, chaos_of(fault.kind), fault.lasts, [this, i] {
+                        const std::lock_guard lock(mutex_);
+                        came_.insert(i);
+                      }});
     }
     return mine;
   }
 
-  std::chrono::milliseconds slowed(int slot) const {
+  // A step's time under the schedule, where computing takes none; in real time what it takes more than others.
+  std::chrono::microseconds slowed(int slot) const {
     double factor = 1;
     for (const auto& fault : faults_) {
       if (fault.kind == ClusterFault::Kind::slow && fault.rank == slot) factor *= fault.factor;
     }
-    return std::chrono::milliseconds(static_cast<std::int64_t>((factor - 1) * kStep.count()));
+    return std::chrono::microseconds(
+        static_cast<std::int64_t>((options_.parallel ? factor - 1 : factor) * kStep.count()));
   }
 
   // Each rank that lives says what the step came to: one that is killed behind its vote says nothing.
   void add(int slot, const StepReport& report) {
     if (report.repeat || report.pending || report.measured_step < 0) return;
     const auto step = report.measured_step + 1;
+    if (!report.committed) return;
     const std::lock_guard lock(mutex_);
     run_.losses_[step] = report.loss;
-    if (!report.committed) return;
     auto& times = applied_[step];
     if (++times.by_slot[slot] <= times.known) return;
     ++times.known;
@@ -263,9 +288,13 @@ class ClusterRun {
     run_.memberships_.push_back(std::move(seen));
   }
 
-  // Collective: all ranks are there, and one that is lost meanwhile has them do it again.
+  // Collective: all ranks are there, and one that is lost meanwhile has them do it again; not if they have gone back to
+  // a snapshot, since the loop is over.
   void keep_weights(troupe::Rank& rank, Optimizer& optimizer) {
+    const auto done = rank.steps_done();
     auto tensors = rank.retry([&] { return rank.state_dict(optimizer); });
+    if (rank.steps_done() != done)
+      throw Error(ErrorCode::state_lost, "weights", "a rank was lost behind the last step, and the others went back");
     if (!rank.is_main()) return;
     const std::lock_guard lock(mutex_);
     run_.weights_ = Weights(std::move(tensors));
@@ -275,7 +304,9 @@ class ClusterRun {
   const std::vector<ClusterFault> faults_;
   const Job& job_;
   const Config config_;
-  std::mutex mutex_;  // guards all below
+  std::atomic<std::uint64_t> incarnation_{1};
+  std::mutex mutex_;            // guards all below
+  std::set<std::size_t> came_;  // of faults_
   TrainedRun run_;
   struct Applied {
     std::map<int, int> by_slot;  // how often a slot's ranks have
@@ -290,7 +321,13 @@ Cluster& Cluster::add(ClusterFault fault) {
   if (fault.rank < 0 || fault.rank >= ranks)
     throw Error(ErrorCode::usage, "Rank{" + std::to_string(fault.rank) + "}",
                 "the cluster has " + std::to_string(ranks) + " ranks", "they count from 0");
-  if (fault.kind != ClusterFault::Kind::slow) check_fault_place("At", fault.at.place);
+  if (fault.kind == ClusterFault::Kind::slow) {
+    if (!(fault.factor > 1)) throw Error(ErrorCode::usage, "Times", "a slow rank takes more than one times as long");
+  } else {
+    check_fault_place("At", fault.at.place);
+    if (fault.at.place.starts_with("journal"))
+      throw Error(ErrorCode::usage, "At", "'" + fault.at.place + "' is a place of the coordinator's");
+  }
   faults_.push_back(std::move(fault));
   return *this;
 }
@@ -309,6 +346,14 @@ Cluster& Cluster::clear() {
 }
 
 TrainedRun Cluster::train(const Job& job, const Settings& settings) const {
+  auto run = try_to_train(job, settings);
+  if (run.exit_code() == 0 && !run.missed().empty())
+    throw Error(ErrorCode::usage, run.missed()[0].to_code(), "it never came: the rank did not come by that place",
+                "steps count from 0, and the job made " + std::to_string(run.steps().size()));
+  return run;
+}
+
+TrainedRun Cluster::try_to_train(const Job& job, const Settings& settings) const {
   return ClusterRun(options_, faults_, job, settings).train();
 }
 

@@ -18,12 +18,11 @@ struct Rank {
 struct Host {
   int number = 0;
 };
-/// Where a fault comes: at a place of fault_point (docs/faults.md lists them) in a step, in the rank's first life or a
-/// later one.
+/// Where a fault comes: at a place of fault_point, which lists them.
 struct At {
   std::string place;
-  std::int64_t step = 0;
-  int life = 0;
+  std::int64_t step = 0;  ///< from 0
+  int life = 0;           ///< 0: the rank's first one; 1: of the one that takes its place
 };
 struct Times {
   double factor = 1;
@@ -40,8 +39,8 @@ struct ClusterOptions {
 
 /// Settings of a job, as its flags have them. Without them a job writes no files: no records, no checkpoints.
 struct Settings {
-  std::int64_t max_steps = 0;  ///< 0: all epochs
-  std::int64_t epochs = 1;
+  std::int64_t max_steps = 0;               ///< 0: as many as the epochs have
+  std::int64_t epochs = 0;                  ///< 0: the setting's default
   std::int64_t batch_size = 0;              ///< 0: the setting's default
   std::string strategy;                     ///< empty: the setting's default
   std::map<std::string, std::string> more;  ///< by name: {{"fsdp_mode", "zero2"}}
@@ -68,22 +67,35 @@ struct SeenMembership {
   std::int64_t resume_step = 0;  ///< steps done when it began
 };
 
+/// One fault of a cluster.
+struct ClusterFault {
+  enum class Kind : std::uint8_t { kill, stop, slow, leave };
+  Kind kind = Kind::kill;
+  int rank = 0;
+  At at;
+  std::chrono::milliseconds lasts{0};
+  double factor = 1;
+  std::string to_code() const;  ///< `cluster.kill(Rank{1}, At{"vote", 7});`
+};
+
 /// What came of a job.
 class TrainedRun {
  public:
   int exit_code() const noexcept { return code_; }
   const std::string& error() const noexcept {
     return error_;
-  }  ///< the job's verdict, or what a rank failed of; empty: none did
-  const Weights& weights() const noexcept { return weights_; }  ///< parameters and buffers at its end
-  /// The mean of all ranks, by step, from 1.
+  }                                ///< the job's verdict, or what a rank failed of; empty: none did
+  const Weights& weights() const;  ///< parameters and buffers at its end; throws where it did not end with 0
+  /// The mean of all ranks, by step; steps count from 1 here, so that At{"vote", 7} is in step 8.
   const std::map<std::int64_t, double>& losses() const noexcept { return losses_; }
-  /// Steps that were applied, in their order: one that comes twice was run again after all went back to a snapshot.
-  /// With late_vote these two leave out the last step.
+  /// Steps that were applied, in their order, from 1: one that comes twice was run again after all went back to a
+  /// snapshot.
   const std::vector<std::int64_t>& steps() const noexcept { return steps_; }
   const std::vector<SeenMembership>& memberships() const noexcept { return memberships_; }
   const std::vector<std::string>& log(Rank rank) const;  ///< its lines, of all its lives
   const std::vector<std::string>& coordinator_log() const noexcept { return coordinator_log_; }
+  /// Faults that never came: no rank came by their place.
+  const std::vector<ClusterFault>& missed() const noexcept { return missed_; }
   std::uint64_t fingerprint() const noexcept { return fingerprint_; }  ///< of the threads' order; parallel: 0
   std::chrono::nanoseconds time() const noexcept { return time_; }     ///< of the cluster's clock
 
@@ -97,19 +109,9 @@ class TrainedRun {
   std::vector<SeenMembership> memberships_;
   std::map<int, std::vector<std::string>> logs_;
   std::vector<std::string> coordinator_log_;
+  std::vector<ClusterFault> missed_;
   std::uint64_t fingerprint_ = 0;
   std::chrono::nanoseconds time_{0};
-};
-
-/// One fault of a cluster.
-struct ClusterFault {
-  enum class Kind : std::uint8_t { kill, stop, slow, leave };
-  Kind kind = Kind::kill;
-  int rank = 0;
-  At at;
-  std::chrono::milliseconds lasts{0};
-  double factor = 1;
-  std::string to_code() const;  ///< `cluster.kill(Rank{1}, At{"vote", 7});`
 };
 
 /// What `explore` looks for, and found. A run may also end with 75 where two ranks were lost, or one in the first step:
@@ -141,6 +143,7 @@ struct Exploration {
 ///     Cluster cluster({.hosts = 2, .ranks_per_host = 2});
 ///     cluster.kill(Rank{1}, At{"vote", 7});
 ///     const auto run = cluster.train(job, {.max_steps = 20});
+///     REQUIRE(run.exit_code() == 0);
 ///     REQUIRE(run.weights() == cluster.undisturbed(job, {.max_steps = 20}).weights());
 ///
 /// One at a time in a process; the main thread. A job's functions run as they do under troupe::run.
@@ -152,7 +155,8 @@ class Cluster {
   Cluster& kill(Rank rank, At at);
   /// It stands still, as by SIGSTOP.
   Cluster& stop(Rank rank, At at, std::chrono::milliseconds lasts);
-  /// Its steps take so many times as long, from the beginning: a step counts as 10 ms, which the others wait for.
+  /// Its steps take so many times as long, from the beginning. A step takes 10 ms of the cluster's clock; in parallel
+  /// mode it takes what it takes, and so many times 10 ms longer.
   Cluster& slow(Rank rank, Times times);
   /// Its host wants it gone: it leaves after the step.
   Cluster& leave(Rank rank, At at);
@@ -161,6 +165,7 @@ class Cluster {
   Cluster& add(ClusterFault fault);
   Cluster& clear();
 
+  /// Throws Error(usage) where a fault never came, though the job ended with 0: the test would have tested nothing.
   TrainedRun train(const Job& job, const Settings& settings = {}) const;
   /// The same without faults.
   TrainedRun undisturbed(const Job& job, const Settings& settings = {}) const;
@@ -168,6 +173,8 @@ class Cluster {
   Exploration explore(const Job& job, const ExploreOptions& options = {}) const;
 
  private:
+  TrainedRun try_to_train(const Job& job, const Settings& settings) const;
+
   ClusterOptions options_;
   std::vector<ClusterFault> faults_;
 };

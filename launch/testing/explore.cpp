@@ -57,7 +57,7 @@ std::string test_of(const ClusterOptions& options, const std::vector<ClusterFaul
   std::string text = "// " + wrong + "\nCluster cluster({.hosts = " + std::to_string(options.hosts) +
                      ", .ranks_per_host = " + std::to_string(options.ranks_per_host) +
                      (options.spares > 0 ? ", .spares = " + std::to_string(options.spares) : "") +
-                     ", .seed = " + std::to_string(seed) + "});\n";
+                     (options.parallel ? ", .parallel = true" : ", .seed = " + std::to_string(seed)) + "});\n";
   for (const auto& fault : faults) text += fault.to_code() + "\n";
   return text +
          "const auto run = cluster.train(job, settings), undisturbed = cluster.undisturbed(job, settings);\n"
@@ -91,6 +91,7 @@ Exploration Cluster::explore(const Job& job, const ExploreOptions& options) cons
     return options.judge ? options.judge(run, undisturbed) : same_weights(run, undisturbed);
   };
   Exploration found;
+  found.seed = options_.seed;
   found.wrong = judge(undisturbed, {});
   const auto try_faults = [&](std::uint64_t seed, const std::vector<ClusterFault>& faults) {
     auto of_seed = options_;
@@ -99,7 +100,7 @@ Exploration Cluster::explore(const Job& job, const ExploreOptions& options) cons
     for (const auto& fault : faults_) cluster.add(fault);
     for (const auto& fault : faults) cluster.add(fault);
     ++found.runs;
-    return judge(cluster.train(job, options.settings), cluster.faults());
+    return judge(cluster.try_to_train(job, options.settings), cluster.faults());
   };
   while (found.wrong.empty() && found.runs < options.runs) {
     found.seed = options_.seed + static_cast<std::uint64_t>(found.runs);
@@ -117,11 +118,14 @@ Exploration Cluster::explore(const Job& job, const ExploreOptions& options) cons
     if (const auto wrong = try_faults(found.seed, fewer); !wrong.empty()) {
       found.faults = std::move(fewer);
       found.wrong = wrong;
+      i = 0;  // one that was needed beside this one may not be any more
     } else {
       ++i;
     }
   }
-  found.test = test_of(options_, found.faults, found.seed, found.wrong, options.judge ? "judge" : "same_weights");
+  auto all = faults_;
+  all.insert(all.end(), found.faults.begin(), found.faults.end());
+  found.test = test_of(options_, all, found.seed, found.wrong, options.judge ? "judge" : "same_weights");
   return found;
 }
 

@@ -37,8 +37,8 @@ std::unique_ptr<Baton> baton_of_process;
 }  // namespace
 
 ThreadSchedule::ThreadSchedule(const ThreadScheduleOptions& options) {
-  processor.emplace();
   baton_of_process = std::make_unique<Baton>(options);
+  processor.emplace();
   if (calls_hand_on()) baton_of_process->adopt_caller();
 }
 

@@ -8,7 +8,7 @@ namespace troupe {
 
 /// A place where a test may hurt this process. TROUPE_FAULT=`slot=1,step=5,at=vote,signal=9` sends the signal to the
 /// process when slot 1 comes by `vote` in step 5, in the slot's first life (`life=1`: in its second); several are
-/// separated by semicolons. Where ranks share a process, the thread's FaultWatch is called in place of that, and what
+/// separated by semicolons. Where ranks share a process, the thread's FaultWatch is called, and what
 /// it throws passes through. Without either it costs two loads and branches. Any thread.
 ///
 /// Places: allocate (in step -1), connect (to the other ranks of a Gloo communicator; in step 0), data, forward,

@@ -92,12 +92,36 @@ TEST_CASE("[U01] what a cluster or a job does not have is refused by its name") 
   Cluster cluster({.ranks_per_host = 2});
   CHECK_THROWS_WITH(cluster.kill(Rank{2}, At{"vote", 1}), Catch::Contains("Rank{2}: the cluster has 2 ranks"));
   CHECK_THROWS_WITH(cluster.kill(Rank{1}, At{"voet", 1}), Catch::Contains("'voet' is no place"));
+  CHECK_THROWS_WITH(cluster.kill(Rank{1}, At{"journal", 1}), Catch::Contains("the coordinator's"));
+  CHECK_THROWS_WITH(cluster.slow(Rank{1}, Times{0.5}), Catch::Contains("Times: a slow rank"));
+  CHECK_THROWS_WITH(cluster.train(points(), {.more = {{"epochs", "2"}}}), Catch::Contains("a field of Settings"));
+  CHECK_THROWS_WITH(cluster.train(points(), {.more = {{"save_every", "2"}}}), Catch::Contains("no checkpoint_dir"));
+  ::setenv("TROUPE_LR", "0.5", 1);
+  CHECK_THROWS_WITH(cluster.train(points()), Catch::Contains("TROUPE_LR: it would change"));
+  ::unsetenv("TROUPE_LR");
+  CHECK_THROWS_WITH(cluster.kill(Rank{1}, At{"journal", 1}), Catch::Contains("the coordinator's"));
+  CHECK_THROWS_WITH(cluster.slow(Rank{1}, Times{0.5}), Catch::Contains("Times: a slow rank"));
+  CHECK_THROWS_WITH(cluster.train(points(), {.more = {{"epochs", "2"}}}), Catch::Contains("a field of Settings"));
+  CHECK_THROWS_WITH(cluster.train(points(), {.more = {{"save_every", "2"}}}), Catch::Contains("no checkpoint_dir"));
+  ::setenv("TROUPE_LR", "0.5", 1);
+  CHECK_THROWS_WITH(cluster.train(points()), Catch::Contains("TROUPE_LR: it would change"));
+  ::unsetenv("TROUPE_LR");
   CHECK_THROWS_WITH(cluster.train(points(), {.more = {{"lrr", "1"}}}), Catch::Contains("did you mean lr?"));
   CHECK_THROWS_WITH(cluster.train(points(), {.more = {{"ranks", "3"}}}), Catch::Contains("ClusterOptions"));
   CHECK_THROWS_WITH(cluster.train(points(), {.more = {{"backend", "gloo"}}}), Catch::Contains(".parallel = true"));
   const auto run = cluster.train(points(), {.strategy = "dpp"});
   CHECK(run.exit_code() == 2);
   CHECK_THAT(run.error(), Catch::Contains("there is no strategy 'dpp'"));
+  CHECK_THROWS_WITH(run.weights(), Catch::Contains("there is no strategy 'dpp'"));  // two failed runs are not equal
+  cluster.kill(Rank{1}, At{"vote", 12});
+  CHECK_THROWS_WITH(
+      cluster.train(points(), kShort),
+      Catch::Contains("cluster.kill(Rank{1}, At{\"vote\", 12});: it never came") && Catch::Contains("the job made 12"));
+  CHECK_THROWS_WITH(run.weights(), Catch::Contains("there is no strategy 'dpp'"));  // two failed runs are not equal
+  cluster.kill(Rank{1}, At{"vote", 12});
+  CHECK_THROWS_WITH(
+      cluster.train(points(), kShort),
+      Catch::Contains("cluster.kill(Rank{1}, At{\"vote\", 12});: it never came") && Catch::Contains("the job made 12"));
   CHECK_THROWS_WITH(cluster.train(troupe::Job{}), Catch::Contains("the job has no model"));
 }
 
