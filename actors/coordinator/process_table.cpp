@@ -40,7 +40,9 @@ void ProcessTable::make_current(Membership next, bool parted) {
     process.interrupted.reset();
     process.loop_done.reset();
     process.may_leave = false;
+    const bool begins = !process.member;
     process.member = !process.ended && member_rank(process.joined.process) >= 0;
+    if (begins && process.member && current_.resume_step > 0) process.steps_at_first = current_.resume_step;
   }
 }
 

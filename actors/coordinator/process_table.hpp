@@ -1,6 +1,7 @@
 #pragma once
 #include <caf/all.hpp>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <variant>
@@ -28,7 +29,10 @@ struct JoinedProcess {
   std::optional<LoopDone> loop_done;           ///< in this generation
   bool may_leave = false;                      ///< the loop; it was told so
 
-  std::int64_t steps_made() const noexcept { return steps_at_first < 0 ? 0 : steps_done - steps_at_first; }
+  /// In this life. It may say 0 before it has healed.
+  std::int64_t steps_made() const noexcept {
+    return steps_at_first < 0 ? 0 : std::max<std::int64_t>(0, steps_done - steps_at_first);
+  }
   void made(std::int64_t steps) noexcept {
     steps_done = steps;
     if (steps_at_first < 0) steps_at_first = steps;

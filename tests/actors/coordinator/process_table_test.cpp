@@ -65,3 +65,20 @@ TEST_CASE(
     CHECK(table.leave_at(1, 60, 3) == 3);
   }
 }
+
+TEST_CASE("[R07] a life's steps count from where its rank began, also if it is heard before it has healed") {
+  Table table;
+  ProcessId newcomer{1, 2};
+  JoinedProcess entry;
+  entry.joined.process = newcomer;
+  table.add(std::move(entry));
+  table.make_current({.generation = 3, .members = {{member_in(0)}, {newcomer}, {member_in(2)}}, .resume_step = 11});
+  auto* process = table.find(newcomer);
+  REQUIRE(process != nullptr);
+  process->made(0);
+  CHECK(process->steps_made() == 0);
+  process->made(11);
+  CHECK(process->steps_made() == 0);
+  process->made(14);
+  CHECK(process->steps_made() == 3);
+}
