@@ -1,5 +1,5 @@
 #pragma once
-// A strategy of one's own, for the tests: every rank trains a copy of the model, and an actor averages the copies over
+// A strategy that the tests train with: every rank trains a copy of the model, and an actor averages the copies over
 // all ranks while the next step's forward and backward go on.
 #include <troupe/troupe.hpp>
 

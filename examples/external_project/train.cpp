@@ -1,4 +1,4 @@
-// A training program of a project of one's own.
+// The training program of a separate project.
 //
 //   troupe launch --nproc 2 build/train --epochs 4 --hidden 32
 //

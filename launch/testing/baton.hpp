@@ -14,7 +14,7 @@
 
 namespace troupe::testing {
 
-/// True. Whoever calls it links the file that defines the C library's calls.
+/// True. A call of it links the file that defines the C library's calls.
 bool calls_hand_on() noexcept;
 
 /// A thread that a schedule governs.

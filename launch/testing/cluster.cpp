@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -23,6 +22,7 @@
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/communicator/communicator.hpp"
 #include "tensor_io/communicator/communicator_registry.hpp"
+#include "tensor_io/communicator/conformance/conformance_values.hpp"
 #include "tensor_io/memory/tensor_memory.hpp"
 
 namespace troupe::testing {
@@ -88,16 +88,6 @@ Config config_of(const Job& job, const Settings& settings, const ClusterOptions&
   return config;
 }
 
-ChaosKind chaos_of(ClusterFault::Kind kind) {
-  switch (kind) {
-    case ClusterFault::Kind::kill: return ChaosKind::kill;
-    case ClusterFault::Kind::stop: return ChaosKind::stop;
-    case ClusterFault::Kind::slow: return ChaosKind::slow;
-    case ClusterFault::Kind::leave: return ChaosKind::leave;
-  }
-  return ChaosKind::kill;
-}
-
 std::string quoted(const std::string& text) { return '"' + text + '"'; }
 
 }  // namespace
@@ -120,11 +110,10 @@ std::string Weights::difference(const Weights& other) const {
     if (name != their_name) return name + ", and " + their_name;
     if (mine.scalar_type() != theirs.scalar_type()) return name + " is of another type";
     if (mine.sizes() != theirs.sizes()) return name + " has another shape";
-    const auto a = mine.contiguous(), b = theirs.contiguous();
-    if (std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0) continue;
-    if (!a.is_floating_point()) return name + " differs";
+    if (conformance::same_bits(mine.contiguous(), theirs.contiguous())) continue;
+    if (!mine.is_floating_point()) return name + " differs";
     std::ostringstream text;
-    text << name << " differs by up to " << (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
+    text << name << " differs by up to " << (mine.to(at::kDouble) - theirs.to(at::kDouble)).abs().max().item<double>();
     return text.str();
   }
   return {};
@@ -155,6 +144,7 @@ std::string ClusterFault::to_code() const {
       times << factor;
       return "cluster.slow(" + who + ", Times{" + times.str() + "});";
     }
+    default: break;  // `add` takes no other
   }
   return {};
 }
@@ -236,12 +226,6 @@ class ClusterRun {
                               [this](troupe::Rank& rank, Optimizer& optimizer) { keep_weights(rank, optimizer); }};
     const auto end = run_rank(system, config_, model, [&](troupe::Rank& rank) { troupe::train(job_, rank, watch); });
     set_line_taker({});
-    const auto code = end.report.code;
-    if (code != ErrorCode::ok && code != ErrorCode::fenced && code != ErrorCode::interrupted) {
-      const std::lock_guard lock(mutex_);
-      if (run_.error_.empty() || only_echo_) run_.error_ = end.report.to_string();
-      only_echo_ = code == ErrorCode::aborted && (only_echo_ || run_.error_ == end.report.to_string());
-    }
     return end.code;
   }
 
@@ -250,7 +234,7 @@ class ClusterRun {
     for (std::size_t i = 0; i < faults_.size(); ++i) {
       const auto& fault = faults_[i];
       if (fault.rank != slot || fault.at.life != life || fault.kind == ClusterFault::Kind::slow) continue;
-      mine.push_back({fault.at.place, fault.at.step, chaos_of(fault.kind), fault.lasts, [this, i] {
+      mine.push_back({fault.at.place, fault.at.step, fault.kind, fault.lasts, [this, i] {
                         const std::lock_guard lock(mutex_);
                         came_.insert(i);
                       }});
@@ -313,7 +297,6 @@ class ClusterRun {
     int known = 0;
   };
   std::map<std::int64_t, Applied> applied_;  // by step
-  bool only_echo_ = false;
 };
 
 Cluster& Cluster::add(ClusterFault fault) {
@@ -321,6 +304,8 @@ Cluster& Cluster::add(ClusterFault fault) {
   if (fault.rank < 0 || fault.rank >= ranks)
     throw Error(ErrorCode::usage, "Rank{" + std::to_string(fault.rank) + "}",
                 "the cluster has " + std::to_string(ranks) + " ranks", "they count from 0");
+  if (fault.to_code().empty())
+    throw Error(ErrorCode::usage, name_of(fault.kind), "a cluster has no such fault", "it has kill, stop, slow, leave");
   if (fault.kind == ClusterFault::Kind::slow) {
     if (!(fault.factor > 1)) throw Error(ErrorCode::usage, "Times", "a slow rank takes more than one times as long");
   } else {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/messages/chaos.hpp"
 #include "launch/program/job.hpp"
 #include "tensor_io/layout/named_tensors.hpp"
 
@@ -69,7 +70,7 @@ struct SeenMembership {
 
 /// One fault of a cluster.
 struct ClusterFault {
-  enum class Kind : std::uint8_t { kill, stop, slow, leave };
+  using Kind = ChaosKind;  ///< kill, stop, slow or leave
   Kind kind = Kind::kill;
   int rank = 0;
   At at;
@@ -115,7 +116,7 @@ class TrainedRun {
 };
 
 /// What `explore` looks for, and found. A run may also end with 75 where two ranks were lost, or one in the first step:
-/// perhaps nobody had the state any more.
+/// perhaps no rank had the state any more.
 struct ExploreOptions {
   int runs = 200;
   int most_faults = 3;  ///< in a run
@@ -156,7 +157,7 @@ class Cluster {
   /// It stands still, as by SIGSTOP.
   Cluster& stop(Rank rank, At at, std::chrono::milliseconds lasts);
   /// Its steps take so many times as long, from the beginning. A step takes 10 ms of the cluster's clock; in parallel
-  /// mode it takes what it takes, and so many times 10 ms longer.
+  /// mode it takes what it takes, and 10 ms longer for each time more than one.
   Cluster& slow(Rank rank, Times times);
   /// Its host wants it gone: it leaves after the step.
   Cluster& leave(Rank rank, At at);

@@ -4,15 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
-#include <iterator>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/number_of.hpp"
 
 namespace troupe {
 namespace {
@@ -21,12 +20,11 @@ namespace {
   throw Error(ErrorCode::usage, "TROUPE_FAULT", "'" + word + "' " + why, "for example slot=1,step=5,at=vote");
 }
 
-std::int64_t number_of(const std::string& word, const std::string& text) {
-  std::int64_t number = 0;
-  const auto* const end = text.data() + text.size();
-  const auto [read, failure] = std::from_chars(text.data(), end, number);
-  if (failure != std::errc() || read != end) refuse(word, "is no number");
-  return number;
+template <class Number>
+Number number_in(const std::string& word, const std::string& text) {
+  const auto number = number_of<Number>(text);
+  if (!number) refuse(word, "is no number");
+  return *number;
 }
 
 PlannedFault fault_of(const std::string& text) {
@@ -39,13 +37,15 @@ PlannedFault fault_of(const std::string& text) {
       check_fault_place("TROUPE_FAULT", value);
       fault.place = value;
     } else if (name == "slot") {
-      fault.slot = value == "coordinator" ? value : std::to_string(number_of(word, value));
+      const auto slot = value == "coordinator" ? 0 : number_in<std::int64_t>(word, value);
+      if (slot < 0) refuse(word, "is no slot: they count from 0");
+      fault.slot = value == "coordinator" ? value : std::to_string(slot);
     } else if (name == "step") {
-      fault.step = number_of(word, value);
+      fault.step = number_in<std::int64_t>(word, value);
     } else if (name == "life") {
-      fault.life = static_cast<int>(number_of(word, value));
+      fault.life = number_in<int>(word, value);
     } else if (name == "signal") {
-      fault.signal = static_cast<int>(number_of(word, value));
+      fault.signal = number_in<int>(word, value);
     } else {
       refuse(word, "is none of slot, step, at, life, signal");
     }

@@ -144,8 +144,9 @@ TEST_CASE("[U01] TROUPE_FAULT kills simulated ranks, and what it can't do to the
   };
   CHECK(run("slot=1,step=3,at=forward") == 0);
   CHECK(lives == 3);
-  for (const char* wrong : {"slot=2,step=3,at=forward", "slot=coordinator,step=0,at=journal", "slot=1,step=3,at=voet",
-                            "slot=1,step=x,at=vote", "slot=1,step=3", "slot=1,step=3,at=vote,signal=19", "slott=1"}) {
+  for (const char* wrong : {"slot=2,step=3,at=forward", "slot=-1,step=3,at=forward",
+                            "slot=coordinator,step=0,at=journal", "slot=1,step=3,at=voet", "slot=1,step=x,at=vote",
+                            "slot=1,step=3", "slot=1,step=3,at=vote,signal=19", "slott=1"}) {
     INFO(wrong);
     CHECK(run(wrong) == 2);
   }
