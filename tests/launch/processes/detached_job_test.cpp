@@ -36,7 +36,8 @@ std::string listed(const std::filesystem::path& run) {
 }  // namespace
 
 TEST_CASE(
-    "[L04] a detached job outlives its terminal, is listed, shown again and left alone, and stopped with a save") {
+    "[K06] [L04] a detached job outlives its terminal, is listed, shown again and left alone, and stopped with a "
+    "save") {
   Launch launch(2, kLong, {"--detach"});
   const auto run = std::filesystem::path(launch.folder() / "run");
   const auto begun = launch.finish();
@@ -74,7 +75,7 @@ TEST_CASE(
   CHECK_THAT(after.output, Catch::Contains("stopped by a signal"));
 }
 
-TEST_CASE("[L04] a detached job that does not begin ends as one that has a terminal") {
+TEST_CASE("[K06] [L04] a detached job that does not begin ends as one that has a terminal") {
   Launch mistake(2, {"--epohs", "3"}, {"--detach"});
   const auto refused = mistake.finish();
   CHECK(refused.code == 2);
@@ -100,7 +101,7 @@ TEST_CASE("[L04] a detached job that does not begin ends as one that has a termi
   CHECK(stop.finish().code == 130);
 }
 
-TEST_CASE("[L04] what can't be detached or attached to is named, with the way on") {
+TEST_CASE("[K06] [L04] what can't be detached or attached to is named, with the way on") {
   const auto node = RunningProcess({TROUPE_PROGRAM, "launch", "--detach", "--nnodes", "2", TROUPE_RANK_PROBE}).finish();
   CHECK(node.code == 2);
   CHECK_THAT(node.output, Catch::Contains("--detach: each node of --nnodes has its own command"));
@@ -120,7 +121,7 @@ TEST_CASE("[L04] what can't be detached or attached to is named, with the way on
   CHECK(plain.finish().code == 130);
 }
 
-TEST_CASE("[L04] a job's log is shown from its last lines on, and ends with the exit code") {
+TEST_CASE("[K06] [L04] a job's log is shown from its last lines on, and ends with the exit code") {
   testing::ScratchDirectory folder;
   const std::string path = folder / "launch.log";
   const auto write = [&](const std::string& text) { std::ofstream(path, std::ios::app) << text; };
