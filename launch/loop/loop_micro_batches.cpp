@@ -58,6 +58,16 @@ bool LoopMicroBatches::are_ordered() const {
   return compute.strategy().capability<MicroBatchOrder>() != nullptr || compute.uses_graphs();
 }
 
+// A batch that was not handed out counts as one sample: the step's loss is the mean of the ranks' means.
+void LoopMicroBatches::backward(const Loss& loss) {
+  const bool unknown = samples_ == 0 && weight_ > 0;
+  if (unknown && (loss.correct.on_device().defined() || loss.correct.value() > 0)) {
+    throw Error(ErrorCode::usage, "backward", "some samples were right, and how many the batch has is not known",
+                "call rank.backward(loss, samples, 1), or take batches from rank.loader or rank.uneven");
+  }
+  backward(loss, unknown ? 1 : samples_, weight_);
+}
+
 void LoopMicroBatches::backward(const Loss& loss, double samples, double weight) {
   if (system_.compute().uses_graphs()) {
     throw Error(ErrorCode::usage, "cuda_graphs", "forward was not handed over, so it can't be a part of a graph",

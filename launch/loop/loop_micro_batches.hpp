@@ -43,7 +43,7 @@ class LoopMicroBatches {
 
   /// As Rank has them.
   AutocastGuard autocast();
-  void backward(const Loss& loss) { backward(loss, samples_, weight_); }
+  void backward(const Loss& loss);
   void backward(const Loss& loss, double samples, double weight);
   bool are_ordered() const;
   void run(const std::vector<std::shared_ptr<const Batch>>& batches, const std::function<Loss(const Batch&)>& forward);

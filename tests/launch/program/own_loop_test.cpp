@@ -334,3 +334,23 @@ TEST_CASE("[T03] a step's losses are all sums or all means, and a sum's count is
   CHECK_THAT(error_of([](const at::Tensor& sum, int) { return Loss::sum(sum, -1); }),
              Catch::Contains("the count is -1"));
 }
+
+TEST_CASE("[T03] a batch that is not the loader's counts as one sample, and no accuracy is made of it") {
+  std::mutex mutex;
+  std::vector<double> losses;
+  const auto run = [&](double correct) {
+    return testing::run_program(2, loop_config(2, "ddp"), [&](Rank& rank) {
+      const auto model = rank.distribute([] { return torch::nn::Linear(torch::nn::LinearOptions(1, 1).bias(false)); });
+      const auto optimizer = rank.make_optimizer(*model);
+      const auto value = model->weight.sum() * 0 + (rank.is_main() ? 1 : 4);
+      rank.backward(Loss(value, correct));
+      const auto report = rank.step(*optimizer);
+      std::lock_guard lock(mutex);
+      losses.push_back(report.loss);
+    });
+  };
+  CHECK(run(0) == std::vector<std::string>{"", ""});
+  CHECK(losses == std::vector<double>{2.5, 2.5});
+  CHECK_THAT(run(3)[0], Catch::Contains("how many the batch has is not known") &&
+                            Catch::Contains("rank.backward(loss, samples, 1)"));
+}
