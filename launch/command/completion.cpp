@@ -10,7 +10,8 @@ namespace {
 
 // What the scripts offer: each list once, put in where its name stands.
 constexpr std::pair<std::string_view, std::string_view> kLists[] = {
-    {"@verbs@", "launch doctor checkpoint report top ps attach drain keys config new completion help --help --version"},
+    {"@verbs@",
+     "launch doctor debug checkpoint report top ps attach drain keys config new completion help --help --version"},
     {"@checkpoint@", "ls inspect verify convert"},
     {"@config@", "reference dump"},
     {"@completion@", "bash zsh fish"},

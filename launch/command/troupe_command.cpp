@@ -16,6 +16,7 @@
 #include "launch/command/new_project.hpp"
 #include "launch/config/command_flags.hpp"
 #include "launch/config/config.hpp"
+#include "launch/debug/debug_command.hpp"
 #include "launch/doctor/doctor.hpp"
 #include "launch/doctor/doctor_ranks.hpp"
 #include "launch/hosts/slurm.hpp"
@@ -104,6 +105,8 @@ constexpr const char* kHelp =
     "  launch --nproc N [--run-dir DIR] PROGRAM [ARGUMENTS]   start N ranks of PROGRAM on this machine\n"
     "  doctor [--hosts FILE|a:8,b:8]                          what would keep a job from running, and what to do about "
     "it\n"
+    "  debug PROGRAM [ARGUMENTS]                              your program in six steps: what is wrong with it over "
+    "several ranks\n"
     "  checkpoint ls|inspect|verify|convert PATH              what training left on disk; checkpoint --help says more\n"
     "  report [RUN] [--baseline RUN]                          a page about a run: where its time went, failures, "
     "advice (RUN/report.html)\n"
@@ -359,6 +362,7 @@ int run(const std::vector<std::string>& words) {
   if (verb == "node") return node(rest);
   if (verb == "doctor")
     return troupe::doctor_command(rest, {own_path(), TROUPE_VERSION, {troupe::ranks_check(own_path())}});
+  if (verb == "debug") return troupe::debug_command(rest, own_path());
   if (verb == "keys") return make_keys(rest);
   if (verb == "checkpoint") return become("troupe-checkpoint", rest);
   if (verb == "report") return troupe::report_command(rest);
@@ -369,8 +373,9 @@ int run(const std::vector<std::string>& words) {
   if (verb == "config") return configuration(rest);
   if (verb == "new") return troupe::new_project_command(rest, own_path());
   if (verb == "completion") return completion(rest);
-  const auto near = troupe::nearest_name(verb, {"launch", "doctor", "keys", "coordinator", "checkpoint", "config",
-                                                "report", "top", "ps", "attach", "drain", "new", "completion", "help"});
+  const auto near =
+      troupe::nearest_name(verb, {"launch", "doctor", "debug", "keys", "coordinator", "checkpoint", "config", "report",
+                                  "top", "ps", "attach", "drain", "new", "completion", "help"});
   throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + troupe::displayable(verb) + "'",
                       near.empty() ? "see troupe --help" : "did you mean " + near + "?");
 }

@@ -1,8 +1,6 @@
 #include "launch/doctor/doctor_ranks.hpp"
 
-#include <stdlib.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,29 +8,11 @@
 #include <sstream>
 
 #include "launch/process/piped_command.hpp"
+#include "launch/process/scratch_folder.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
 namespace {
-
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "troupe-doctor-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Error(ErrorCode::io, name, "it can't be made");
-    path_ = name;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 std::string host_list(const std::vector<Host>& hosts) {
   std::string text;
@@ -64,7 +44,7 @@ DoctorCheck ranks_check(const std::string& troupe_program, std::chrono::seconds 
       findings.push_back({{}, "collective", Verdict::fail, found, remedy});
     };
     try {
-      const ScratchFolder folder;
+      const ScratchFolder folder("troupe-doctor");
       std::vector<std::string> words{troupe_program, "launch", "--no-recovery", "--run-dir", folder / "run"};
       if (hosts.empty()) {
         words.insert(words.end(), {"--nproc", "2"});

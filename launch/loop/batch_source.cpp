@@ -273,6 +273,7 @@ std::shared_ptr<const Batch> BatchSource::take() {
   DeviceFeed::receive(*batch);
   step_.push_back(batch);
   parts_.micro_batches.begin(batch->numel(), batch->weight);
+  parts_.watch->batch(batch->fields());
   return batch;
 }
 

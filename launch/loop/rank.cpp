@@ -69,7 +69,9 @@ void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
     }
   }
   if (!device().is_cpu()) model->to(device());
+  parts_->watch->built(*model);
   system_.compute().distribute(std::move(model));
+  parts_->watch->distributed(*this);
   auto& trace = parts_->trace;
   trace.set_model(parts_->model);
   // Else the step to go on from is not known yet.
@@ -114,9 +116,13 @@ BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
 
 AutocastGuard Rank::autocast() { return parts_->micro_batches.autocast(); }
 
-void Rank::backward(const Loss& loss) { parts_->micro_batches.backward(loss); }
+void Rank::backward(const Loss& loss) {
+  parts_->watch->loss(loss);
+  parts_->micro_batches.backward(loss);
+}
 
 void Rank::backward(const Loss& loss, double samples, double weight) {
+  parts_->watch->loss(loss);
   parts_->micro_batches.backward(loss, samples, weight);
 }
 
@@ -141,7 +147,8 @@ std::int64_t Rank::steps_per_epoch() const noexcept { return parts_->schedule.st
 std::int64_t Rank::total_steps() const noexcept { return parts_->schedule.total_steps(); }
 const StepProfile& Rank::profile() const noexcept { return parts_->times.profile(); }
 
-StepReport Rank::step(Optimizer& optimizer) {
+StepReport Rank::step(Optimizer& programs) {
+  auto& optimizer = in_use(programs);
   auto& position = parts_->position;
   auto& times = parts_->times;
   auto& trace = parts_->trace;
@@ -172,8 +179,11 @@ StepReport Rank::step(Optimizer& optimizer) {
   }
   if (report.repeat) position.interrupt();
   records.add(report, place);
+  parts_->watch->stepped(*this, optimizer, report);
   return report;
 }
+
+void Rank::show_loop_to(std::shared_ptr<LoopWatch> watch) noexcept { parts_->watch = std::move(watch); }
 
 void Rank::keep_records() noexcept { parts_->records.keep(); }
 
@@ -199,7 +209,10 @@ void Rank::between_steps(std::function<void(std::int64_t steps_done)> work) {
 
 void Rank::claim_checkpoints() { parts_->tasks.claim_checkpoints(); }
 
-void Rank::keep_checkpoints(Optimizer& optimizer) { parts_->tasks.keep_checkpoints(optimizer); }
+void Rank::keep_checkpoints(Optimizer& optimizer) {
+  parts_->watch->keeps_checkpoints();
+  parts_->tasks.keep_checkpoints(in_use(optimizer));
+}
 
 void Rank::keep_checkpoints(torch::optim::Optimizer& optimizer) {
   keep_checkpoints(adapted(optimizer, "keep_checkpoints"));
@@ -212,7 +225,7 @@ void Rank::validate_on(std::shared_ptr<const Dataset> held_out, std::function<Lo
 NamedTensors Rank::state_dict(Optimizer& optimizer, int root) {
   if (!parts_->model)
     throw Error(ErrorCode::usage, "state_dict", "no model was distributed", "call rank.distribute(model) before it");
-  return gathered_model(system_.compute(), optimizer, root);
+  return gathered_model(system_.compute(), in_use(optimizer), root);
 }
 
 NamedTensors Rank::state_dict(torch::optim::Optimizer& optimizer, int root) {
@@ -229,6 +242,8 @@ void Rank::recover(const Error& error) {
 }
 
 StepReport Rank::step(torch::optim::Optimizer& optimizer) { return step(adapted(optimizer, "step")); }
+
+Optimizer& Rank::in_use(Optimizer& optimizer) { return parts_->watch->in_place_of(optimizer); }
 
 Optimizer& Rank::adapted(torch::optim::Optimizer& optimizer, const char* operation) {
   if (!parts_->model)

@@ -32,6 +32,7 @@ class actor_system;
 namespace troupe {
 
 class BatchStream;
+class LoopWatch;
 struct RankParts;
 class RankSystem;
 struct RankSystemOptions;
@@ -45,6 +46,14 @@ inline std::int64_t samples_of(const at::Tensor& batch) { return batch.size(0); 
 template <class Input, class Target>
 std::int64_t samples_of(const std::pair<Input, Target>& batch) {
   return samples_of(batch.first);
+}
+
+/// The tensors of a batch of one's own, by name, for `troupe debug`. May be overloaded as samples_of; without it such
+/// batches are not looked at.
+inline NamedTensors fields_of(const Batch& batch) { return batch.fields(); }
+inline NamedTensors fields_of(const at::Tensor& batch) { return {{"input", batch}}; }
+inline NamedTensors fields_of(const std::pair<at::Tensor, at::Tensor>& batch) {
+  return {{"input", batch.first}, {"target", batch.second}};
 }
 
 /// One rank of a job, as a program sees it: for a training loop of one's own. One thread uses it, the one that made it.
@@ -125,7 +134,8 @@ class Rank {
   /// of one's own, around forward and loss: with use_amp and without it backward throws Error(usage).
   [[nodiscard]] AutocastGuard autocast();
   /// Backward of one micro-batch's loss: a mean, or Loss::sum. `correct`: samples that were right, for the accuracy in
-  /// reports. Throws what broke the job.
+  /// reports. A batch that is neither the loader's nor of `uneven` counts as one sample; with `correct` it is refused
+  /// with Error(usage), since its number of samples is not known. Throws what broke the job.
   void backward(const Loss& loss);
   void backward(const at::Tensor& mean, const CorrectSamples& correct = 0.0) { backward(Loss(mean, correct)); }
   /// Of a batch that is not the loader's: its samples, and Compute::backward's weight.
@@ -252,6 +262,8 @@ class Rank {
   void end_trace();
   /// The job has failed: what this rank has of the trace goes to a file of its own. For troupe::main.
   void give_up_trace() noexcept;
+  /// Shows its loop to `watch` from now on; before distribute. For troupe::main.
+  void show_loop_to(std::shared_ptr<LoopWatch> watch) noexcept;
   /// Its steps are written down (docs/observe.md), by this rank while it is rank 0. For troupe::main, which asks for
   /// it.
   void keep_records() noexcept;
@@ -290,6 +302,7 @@ class Rank {
   void distribute_module(std::shared_ptr<torch::nn::Module> model);
   void initialise(torch::nn::Module& model) const;
   Optimizer& adapted(torch::optim::Optimizer& optimizer, const char* operation);
+  Optimizer& in_use(Optimizer& optimizer);
 
   template <class T, class Combine>
   static T fold(std::vector<T> objects, Combine&& combine) {

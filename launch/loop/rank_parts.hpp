@@ -13,6 +13,7 @@
 #include "launch/loop/loop_tasks.hpp"
 #include "launch/loop/loop_times.hpp"
 #include "launch/loop/loop_trace.hpp"
+#include "launch/loop/loop_watch.hpp"
 #include "launch/loop/rank_system.hpp"
 #include "launch/loop/run_schedule.hpp"
 
@@ -30,6 +31,7 @@ struct RankParts {
         records(rank, position),
         tasks(rank, *this) {}
 
+  std::shared_ptr<LoopWatch> watch = std::make_shared<LoopWatch>();
   LoopTrace trace;
   RankSystem system;
   std::map<torch::optim::Optimizer*, std::unique_ptr<Optimizer>> adapters;  ///< of LibTorch's that the program has

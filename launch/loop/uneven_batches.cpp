@@ -133,6 +133,7 @@ UnevenLoop::Answer UnevenLoop::begin_round() {
   note();
   parts_->trace.update(rank_->steps_done());
   parts_->micro_batches.begin(samples, *weight);
+  parts_->watch->batch(fields());
   return Answer::run;
 }
 

@@ -32,7 +32,8 @@ class UnevenLoop {
   /// Goes to the batch of that round, perhaps an earlier one, and returns its samples. 0: this rank has run out,
   /// and stays at its last batch; -1: that batch is not kept. `keep_from`: no earlier round is asked for any more.
   virtual std::int64_t take(std::int64_t round, std::int64_t keep_from) = 0;
-  virtual bool has_batch() const = 0;  ///< `take` came to one
+  virtual bool has_batch() const = 0;       ///< `take` came to one
+  virtual NamedTensors fields() const = 0;  ///< of that batch, as fields_of has them
 
  private:
   enum class Answer : std::uint8_t { run, over, again };
@@ -101,6 +102,10 @@ class UnevenBatches final : private UnevenLoop {
     return round < taken_ ? samples_of(kept_[at_]) : 0;
   }
   bool has_batch() const override { return !kept_.empty(); }
+  NamedTensors fields() const override {
+    if constexpr (requires { fields_of(kept_[at_]); }) return fields_of(kept_[at_]);
+    return {};
+  }
 
   Range batches_;  // a reference where the range has a name
   std::optional<decltype(std::begin(std::declval<Range&>()))> next_;

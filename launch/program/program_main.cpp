@@ -15,6 +15,7 @@
 
 #include "actors/coordinator/coordinator_rendezvous.hpp"
 #include "launch/config/profile_setting.hpp"
+#include "launch/debug/inspection.hpp"
 #include "launch/launcher/inject_process_fault.hpp"
 #include "launch/launcher/start_over.hpp"
 #include "launch/loop/rank.hpp"
@@ -305,7 +306,8 @@ int run_launched(Config config, RankEnvironment place, const std::string& progra
 
 }  // namespace
 
-int main(int argc, char** argv, const std::function<void(Rank&)>& body, const std::function<void(Config&)>& declare) {
+int main(int argc, char** argv, const std::function<void(Rank&)>& program,
+         const std::function<void(Config&)>& declare) {
   try {
     Config config;
     if (declare) declare(config);
@@ -316,6 +318,7 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
       const bool help = action == ConfigAction::help;
       return std::fputs((help ? config_help(config, argv[0]) : config_to_toml(config)).c_str(), stdout), 0;
     }
+    const auto body = inspected_if_asked(program, config);
     keep_freed_memory();
     if (traces_operators(config)) OperatorTrace::silence();
     profile_of_process().reset();

@@ -65,7 +65,7 @@ class Programs:
 
     def flags_of_verb(self, verb):
         # A verb without a help of its own answers with an error; its flags are then those of the page of all verbs.
-        own = self.troupe(verb, "--help") if verb in ("launch", "checkpoint", "doctor", "attach") else ""
+        own = self.troupe(verb, "--help") if verb in ("launch", "checkpoint", "doctor", "debug", "attach") else ""
         return set(re.findall(r"--[a-z][\w-]*", own + self.troupe("--help"))) | {"--once", "-n"}
 
     def program(self, name):
@@ -88,7 +88,7 @@ class Programs:
 
     def all_flags(self):
         flags = {flag for name in ("train", "gpt") for flag in self.flags_of_program(name)}
-        for verb in ("launch", "doctor", "checkpoint", "attach"):
+        for verb in ("launch", "doctor", "debug", "checkpoint", "attach"):
             flags |= {flag.replace("-", "_") for flag in self.flags_of_verb(verb)}
         return flags | {flag.replace("-", "_") for flag in self.dev_flags() | FOREIGN_FLAGS}
 

@@ -1,0 +1,34 @@
+#pragma once
+#include <torch/torch.h>
+
+#include "actors/step/loss.hpp"
+#include "actors/step/step_report.hpp"
+#include "tensor_io/layout/named_tensors.hpp"
+#include "tensor_io/optimizer/optimizer.hpp"
+
+namespace troupe {
+
+class Rank;
+
+/// Sees what the loop of a rank does, from its thread, whatever loop it is. What it throws ends the loop. Nothing here
+/// does anything.
+class LoopWatch {
+ public:
+  virtual ~LoopWatch() = default;
+  /// The model has its first values and is on its device; the strategy has not seen it.
+  virtual void built(torch::nn::Module& /*model*/) {}
+  /// The strategy has it: rank 0's values are on all ranks.
+  virtual void distributed(Rank& /*rank*/) {}
+  /// The fields of a batch that the loop is handed, (n, ...) each.
+  virtual void batch(const NamedTensors& /*fields*/) {}
+  /// Of a micro-batch, before its backward.
+  virtual void loss(const Loss& /*loss*/) {}
+  /// The program keeps checkpoints.
+  virtual void keeps_checkpoints() {}
+  /// What is used in the place of the program's optimizer: the same one each time. It lives as long as the watch.
+  virtual Optimizer& in_place_of(Optimizer& optimizer) { return optimizer; }
+  /// A step is over. All ranks come here: collectives are allowed.
+  virtual void stepped(Rank& /*rank*/, Optimizer& /*optimizer*/, const StepReport& /*report*/) {}
+};
+
+}  // namespace troupe
