@@ -41,10 +41,20 @@ constexpr Home kHomes[] = {
     {"left the training loop", DebugStep::group, "troubleshooting.md#a-rank-hangs-or-seems-to"},
 };
 
+// `rank 0, compute, step 0: distribute: cause`, or `device: cause`: what was being done, or the setting.
+std::string operation_of(const std::string& error) {
+  auto begin = error.starts_with("rank ") ? error.find(": ") : 0;
+  if (begin == std::string::npos) return {};
+  if (begin > 0) begin += 2;
+  const auto end = error.find(": ", begin);
+  return end == std::string::npos || end - begin > 40 ? std::string() : error.substr(begin, end - begin);
+}
+
 // In a run of one rank what is not listed is that rank's, in one of several it is the group's.
 DebugFinding finding_of_error(const DebugRun& run) {
   DebugFinding finding{run.ranks == 1 ? DebugStep::one_rank : DebugStep::group, Verdict::fail, run.error};
   finding.page = "troubleshooting.md";
+  finding.subject = operation_of(run.error);
   if (run.timed_out) {
     finding.found = std::to_string(run.ranks) + (run.ranks == 1 ? " rank does" : " ranks do") + " not come to an end" +
                     (run.error.empty() ? "" : ": " + run.error);

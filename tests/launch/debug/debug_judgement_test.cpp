@@ -117,6 +117,8 @@ TEST_CASE("[U02] what an error says decides the step that it belongs to, whichev
   CHECK(wrong.step == step);
   CHECK(wrong.verdict == Verdict::fail);
   CHECK(exit_code(judge(runs)) == 1);
+  if (error.starts_with("device")) CHECK(wrong.subject == "device");
+  if (error.find("vote") != std::string::npos) CHECK(wrong.subject == "vote");
 }
 
 TEST_CASE("[U02] a run that was stopped when its inspection was over has not failed") {

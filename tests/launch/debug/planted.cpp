@@ -95,7 +95,7 @@ void train(troupe::Rank& rank) {
   const auto mistake = rank.config().get<std::string>("mistake");
   const bool odd = rank.rank() == 1;
   if (mistake == "backward_first") rank.backward(torch::ones({}, torch::requires_grad()).sum());
-  if (mistake == "other_values") torch::manual_seed(static_cast<std::uint64_t>(100 + rank.rank()));
+  if (mistake == "other_values") torch::manual_seed(100 + static_cast<std::uint64_t>(rank.rank()));
   Net net(mistake);
   if (mistake == "frozen_on_one_rank" && odd) net->out->bias.set_requires_grad(false);
   rank.distribute(net);
