@@ -16,39 +16,74 @@ using namespace std::chrono_literals;
 constexpr const char* kPlaces[] = {"data", "forward", "backward",  "collective", "reduced",
                                    "vote", "voted",   "committed", "optimizer"};
 
-// Two ranks are lost, or one before the first copy of its shard. One that stands still may count as lost.
-bool may_lose_state(const std::vector<ClusterFault>& faults) {
-  const auto lost = std::count_if(faults.begin(), faults.end(), [](const auto& fault) {
-    return fault.kind == ClusterFault::Kind::kill || fault.kind == ClusterFault::Kind::stop;
-  });
-  return lost > 1 || std::any_of(faults.begin(), faults.end(), [](const auto& fault) { return fault.at.step == 0; });
+// How many ranks a fault may lose: one that stands still, or is not heard of, may count as lost.
+int may_lose(const ClusterFault& fault, const ClusterOptions& cluster) {
+  using Kind = ClusterFault::Kind;
+  switch (fault.kind) {
+    case Kind::kill:
+    case Kind::stop:
+    case Kind::drop:
+    case Kind::delay: return 1;
+    case Kind::cut: return cluster.ranks_per_host;
+    default: return 0;
+  }
+}
+
+// Two ranks are lost, or one before the first copy of its shard.
+bool may_lose_state(const std::vector<ClusterFault>& faults, const ClusterOptions& cluster) {
+  int lost = 0;
+  for (const auto& fault : faults) {
+    lost += may_lose(fault, cluster);
+    const auto& at = fault.hits_message() ? fault.message.after.value_or(At{}) : fault.at;
+    if (at.step == 0) return true;
+  }
+  return lost > 1;
 }
 
 class Draw {
  public:
   Draw(std::uint64_t seed, const ClusterOptions& cluster, std::int64_t steps)
-      : engine_(seed), ranks_(cluster.hosts * cluster.ranks_per_host), steps_(steps) {}
+      : engine_(seed), cluster_(cluster), steps_(steps) {}
 
+  // What a network that loses nothing may do, and nothing else: messages are not dropped and not swapped.
   std::vector<ClusterFault> faults(int most) {
-    std::vector<ClusterFault> drawn(static_cast<std::size_t>(between(0, most)));
-    for (auto& fault : drawn) {
-      const auto kind = between(0, 3);
-      fault.kind = kind == 0 ? ClusterFault::Kind::stop : ClusterFault::Kind::kill;
-      fault.rank = static_cast<int>(between(0, ranks_ - 1));
-      fault.at.place = kPlaces[between(0, static_cast<int>(std::size(kPlaces)) - 1)];
-      fault.at.step = between(0, std::max<std::int64_t>(0, steps_ - 1));
-      if (fault.kind == ClusterFault::Kind::stop) fault.lasts = between(1, 8) * 500ms;
-    }
+    std::vector<ClusterFault> drawn;
+    for (auto n = between(0, most); n > 0; --n) drawn.push_back(fault());
     return drawn;
   }
 
  private:
+  using Kind = ClusterFault::Kind;
+
+  ClusterFault fault() {
+    std::vector<Kind> kinds{Kind::kill, Kind::kill, Kind::kill, Kind::stop, Kind::delay};
+    if (cluster_.hosts > 1 && !cluster_.parallel) kinds.push_back(Kind::cut);
+    ClusterFault fault;
+    fault.kind = kinds[static_cast<std::size_t>(between(0, static_cast<int>(kinds.size()) - 1))];
+    At at{kPlaces[between(0, static_cast<int>(std::size(kPlaces)) - 1)],
+          between(0, std::max<std::int64_t>(0, steps_ - 1))};
+    const auto rank = static_cast<int>(between(0, cluster_.hosts * cluster_.ranks_per_host - 1));
+    if (fault.kind != Kind::kill) fault.lasts = between(1, 8) * 500ms;
+    if (fault.kind == Kind::cut) {
+      fault.host.number = static_cast<int>(between(0, cluster_.hosts - 2));
+      fault.other.number = static_cast<int>(between(fault.host.number + 1, cluster_.hosts - 1));
+    }
+    if (fault.kind == Kind::delay) {
+      (between(0, 1) == 0 ? fault.message.from : fault.message.to) = Rank{rank};
+      fault.message.after = std::move(at);
+    } else {
+      fault.at = std::move(at);
+      if (fault.kind != Kind::cut) fault.rank = rank;
+    }
+    return fault;
+  }
+
   std::int64_t between(std::int64_t least, std::int64_t most) {
     return least + static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(most - least + 1));
   }
 
   std::mt19937_64 engine_;
-  const int ranks_;
+  const ClusterOptions cluster_;
   const std::int64_t steps_;
 };
 
@@ -87,7 +122,7 @@ std::string same_weights(const TrainedRun& run, const TrainedRun& undisturbed) {
 Exploration Cluster::explore(const Job& job, const ExploreOptions& options) const {
   const auto undisturbed = this->undisturbed(job, options.settings);
   const auto judge = [&](const TrainedRun& run, const std::vector<ClusterFault>& faults) {
-    if (run.exit_code() == exit_code(ErrorCode::state_lost) && may_lose_state(faults)) return std::string();
+    if (run.exit_code() == exit_code(ErrorCode::state_lost) && may_lose_state(faults, options_)) return std::string();
     return options.judge ? options.judge(run, undisturbed) : same_weights(run, undisturbed);
   };
   Exploration found;

@@ -36,21 +36,21 @@ Settings settings_of(const std::string& strategy, std::map<std::string, std::str
 
 }  // namespace
 
-TEST_CASE("[U01] explore: ddp") { explores({.ranks_per_host = 3}, settings_of("ddp"), same_weights); }
+TEST_CASE("[U01] explore: ddp") { explores({.hosts = 3, .ranks_per_host = 1}, settings_of("ddp"), same_weights); }
 
 TEST_CASE("[U01] explore: fsdp") {
-  explores({.ranks_per_host = 3}, settings_of("fsdp", {{"snapshot_every", "3"}}), same_weights);
+  explores({.hosts = 3, .ranks_per_host = 1}, settings_of("fsdp", {{"snapshot_every", "3"}}), same_weights);
 }
 
 TEST_CASE("[U01] explore: diloco") {
-  explores({.ranks_per_host = 3}, settings_of("diloco", {{"sync_every", "3"}}), same_steps);
+  explores({.hosts = 3, .ranks_per_host = 1}, settings_of("diloco", {{"sync_every", "3"}}), same_steps);
 }
 
 TEST_CASE("[U01] explore: local_sgd") {
-  explores({.ranks_per_host = 3}, settings_of("local_sgd", {{"sync_every", "3"}}), same_steps);
+  explores({.hosts = 3, .ranks_per_host = 1}, settings_of("local_sgd", {{"sync_every", "3"}}), same_steps);
 }
 
 TEST_CASE("[U01] explore: gossip of the example") {
   register_gossip();
-  explores({.ranks_per_host = 3}, settings_of("gossip"), same_steps);
+  explores({.hosts = 3, .ranks_per_host = 1}, settings_of("gossip"), same_steps);
 }
