@@ -100,7 +100,8 @@ struct ExploreOptions {
   /// What is wrong with a run that may not have lost all its state; empty: nothing.
   std::function<std::string(const TrainedRun& run, const TrainedRun& undisturbed)> judge;  ///< default: `same_weights`
 };
-/// It ended with 0, each of the undisturbed run's steps was applied, and the weights are that run's to the bit.
+/// It ended with 0, each of the undisturbed run's steps was applied, and the weights are that run's to the bit; but for
+/// rounding (1e-4, 1e-5) where fewer ranks went on for a time, which add in another order.
 std::string same_weights(const TrainedRun& run, const TrainedRun& undisturbed);
 /// The same but for the weights: for strategies whose ranks differ, so that one which dies takes something with it.
 std::string same_steps(const TrainedRun& run, const TrainedRun& undisturbed);
