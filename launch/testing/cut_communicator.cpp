@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "tensor_io/communicator/communicator_errors.hpp"
+
 namespace troupe::testing {
 namespace {
 
@@ -17,8 +19,11 @@ auto CutCommunicator::across(const std::set<int>& hosts, const CollectiveRecord&
     return network_->await_way(hosts, Network::Clock::now() + options().timeout, given_up_);
   };
   if (!free_within()) {
+    const auto ranks = beyond_cut();
     throw Error(ErrorCode::timeout, "",
-                "the network between its hosts was cut for " + std::to_string(options().timeout.count()) + " ms");
+                (ranks.empty() ? "ranks that do not reach each other" : name_ranks(options(), ranks)) +
+                    " did not come within " + std::to_string(options().timeout.count()) + " ms",
+                "the network is cut");
   }
   try {
     return work();
@@ -35,7 +40,25 @@ CutCommunicator::CutCommunicator(CommunicatorOptions options, std::unique_ptr<Co
       hosts_(std::move(hosts)),
       all_hosts_(hosts_.begin(), hosts_.end()),
       network_(std::move(network)) {
-  across(all_hosts_, {}, [] {});
+  if (network_->await_way(all_hosts_, Network::Clock::now() + this->options().timeout, given_up_)) return;
+  const auto ranks = beyond_cut();
+  const auto name = "communicator '" + this->options().name + "'";
+  if (ranks.empty()) throw Error(ErrorCode::timeout, name, "other ranks do not reach each other", "the network is cut");
+  std::vector<int> members;
+  for (const int rank : ranks) members.push_back(member(rank));
+  throw LinkFault({.code = ErrorCode::unavailable,
+                   .operation = name,
+                   .cause = name_ranks(this->options(), ranks) + " cannot be reached: the network is cut"},
+                  members);
+}
+
+std::vector<int> CutCommunicator::beyond_cut() const {
+  std::vector<int> ranks;
+  for (int other = 0; other < world_size(); ++other) {
+    if (network_->is_cut(hosts_[static_cast<std::size_t>(rank())], hosts_[static_cast<std::size_t>(other)]))
+      ranks.push_back(other);
+  }
+  return ranks;
 }
 
 std::set<int> CutCommunicator::hosts_with(int peer) const {

@@ -14,8 +14,8 @@ namespace troupe::testing {
 /// goes between are parted, and is Error(timeout) past its deadline. One that all ranks had begun before is over.
 class CutCommunicator final : public Communicator {
  public:
-  /// Collective. `hosts`: of the ranks. Of the options that `inner` was made with, `host` and the back end are the
-  /// cluster's.
+  /// Collective; waits as an operation does, and throws LinkFault past the deadline. `hosts`: of the ranks. Of the
+  /// options that `inner` was made with, `host` and the back end are the cluster's.
   CutCommunicator(CommunicatorOptions options, std::unique_ptr<Communicator> inner, std::vector<int> hosts,
                   std::shared_ptr<Network> network);
   std::string_view backend() const noexcept override { return inner_->backend(); }
@@ -43,6 +43,7 @@ class CutCommunicator final : public Communicator {
   template <class Work>
   auto across(const std::set<int>& hosts, const CollectiveRecord& record, Work work);
   std::set<int> hosts_with(int peer) const;
+  std::vector<int> beyond_cut() const;  // ranks that this one does not reach now
 
   const std::unique_ptr<Communicator> inner_;
   const std::vector<int> hosts_;  // by rank

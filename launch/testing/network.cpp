@@ -224,6 +224,11 @@ bool Network::await_way(const std::set<int>& hosts, Clock::time_point deadline, 
   return true;
 }
 
+bool Network::is_cut(int host, int other) {
+  const std::lock_guard lock(mutex_);
+  return free_from(host, other) > Clock::now();
+}
+
 void Network::wake() {
   const std::lock_guard lock(mutex_);
   changed_.notify_all();

@@ -48,6 +48,7 @@ class Network : public std::enable_shared_from_this<Network> {
   void begin(std::size_t fault);
   /// Waits while any two of these hosts are parted, until the deadline: false. True at once if `given_up`.
   bool await_way(const std::set<int>& hosts, Clock::time_point deadline, const std::atomic<bool>& given_up);
+  bool is_cut(int host, int other);
   /// What await_way looks at has changed.
   void wake();
   /// Nothing arrives any more. What was sent. Before the actor system ends.

@@ -85,6 +85,18 @@ TEST_CASE("[U01] a cut that outlasts every deadline ends the job with a verdict,
   }
 }
 
+TEST_CASE("[U01] of two ranks that only the coordinator reaches, one is left out") {
+  Cluster cluster({.hosts = 3, .ranks_per_host = 1});
+  cluster.cut(Host{1}, Host{2}, At{"collective", 6}, 400s);
+  const auto run = cluster.train(points(), kTwelve);
+  INFO(run.error() << text_of(run.coordinator_log()));
+  CHECK(run.exit_code() == 0);
+  CHECK(run.steps().size() == 12);
+  REQUIRE(run.memberships().size() > 1);
+  CHECK(run.memberships().back().slots.size() == 2);
+  CHECK_THAT(text_of(run.coordinator_log()), Catch::Contains("do not reach each other"));
+}
+
 TEST_CASE("[U01] messages are written down in their order, with their types and times") {
   const auto run = Cluster({.hosts = 2, .ranks_per_host = 1}).train(points(), kTwelve);
   CHECK(messages_of(run, "rank 1", "coordinator", "JoinJob").size() == 1);
