@@ -55,7 +55,10 @@ void CoordinatorState::exited(const RankExited& exit) {
     slots.explain_death(slot, {doing(exit.wait_status), process->steps_made()});
   const bool refill = notices.ended(exit.process);
   if (!process->ended) return lose(slot, how(exit.wait_status, process->hurt), true);
-  if (refill && !waited_for) replace(slot);
+  // Given up as lost, and known to be dead only now, when the others have gone on without it.
+  const bool late = phase == Phase::training && process->ended->code == ErrorCode::peer_lost &&
+                    processes.current().world_size() < options.world_size && !slots.is_starting(slot);
+  if ((refill || late) && !waited_for) replace(slot);
   if (phase != Phase::recovering) return;
   if (waited_for) {
     options.log("rank " + std::to_string(processes.rank_of(slot)) + " ended with " +
