@@ -189,7 +189,10 @@ int simulate(caf::actor_system& system, const SimulationOptions& options, const 
   host.wait();
   const auto end = host.over();
   if (over != nullptr) *over = end;
-  return end && end->exit_code != 0 ? end->exit_code : host.exit_status();
+  if (!end) return host.exit_status();
+  // As an agent: one that a job has gone on without is none of its business.
+  const int signal = process_stop_signal;
+  return end->exit_code == 0 && signal != 0 ? 128 + signal : end->exit_code;
 }
 
 }  // namespace troupe

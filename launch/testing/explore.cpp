@@ -80,6 +80,7 @@ class Draw {
     const auto rank = static_cast<int>(between(0, cluster_.hosts * cluster_.ranks_per_host - 1));
     if (fault.kind != Kind::kill) fault.lasts = between(1, 8) * 500ms;
     if (fault.kind == Kind::cut) {
+      if (between(0, 2) == 0) fault.lasts *= 10;
       fault.host.number = static_cast<int>(between(0, cluster_.hosts - 2));
       fault.other.number = static_cast<int>(between(fault.host.number + 1, cluster_.hosts - 1));
     }

@@ -14,6 +14,8 @@ namespace {
 
 const Settings kTwelve{.max_steps = 12, .epochs = 4, .batch_size = 24};
 
+const Settings kLong{.max_steps = 60, .epochs = 40, .batch_size = 24};
+
 std::vector<SentMessage> messages_of(const TrainedRun& run, const std::string& from, const std::string& to,
                                      const std::string& type) {
   std::vector<SentMessage> found;
@@ -95,6 +97,35 @@ TEST_CASE("[U01] of two ranks that only the coordinator reaches, one is left out
   REQUIRE(run.memberships().size() > 1);
   CHECK(run.memberships().back().slots.size() == 2);
   CHECK_THAT(text_of(run.coordinator_log()), Catch::Contains("do not reach each other"));
+}
+
+TEST_CASE("[U01] a rank beyond a link that stays cut comes back, is left out again, and the job goes on") {
+  Cluster cluster({.hosts = 3, .ranks_per_host = 2});
+  cluster.cut(Host{1}, Host{2}, At{"reduced", 6}, 400s).slow(Rank{0}, Times{100});
+  const auto run = cluster.train(points(), kLong);
+  INFO(run.error() << text_of(run.coordinator_log()));
+  CHECK(run.exit_code() == 0);
+  CHECK(run.steps().size() == 60);
+}
+
+TEST_CASE("[U01] ranks that were lost beyond a cut take part again when it is over") {
+  Cluster cluster({.hosts = 3, .ranks_per_host = 2});
+  cluster.cut(Host{0}, Host{1}, At{"reduced", 6}, 20s).slow(Rank{0}, Times{100});
+  const auto run = cluster.train(points(), kLong);
+  INFO(run.error() << text_of(run.coordinator_log()));
+  CHECK(run.exit_code() == 0);
+  REQUIRE(run.memberships().size() > 2);
+  CHECK(run.memberships()[1].slots == std::vector<int>{0, 1, 4, 5});
+  CHECK(run.memberships().back().slots.size() == 6);
+}
+
+TEST_CASE("[U01] ranks that park beyond a cut do not decide how the job ends") {
+  Cluster cluster({.hosts = 3, .ranks_per_host = 2});
+  cluster.cut(Host{0}, Host{1}, At{"reduced", 6}, 400s).slow(Rank{0}, Times{100});
+  const auto run = cluster.train(points(), kLong);
+  INFO(run.error() << text_of(run.coordinator_log()));
+  CHECK(run.exit_code() == 0);
+  CHECK(run.steps().size() == 60);
 }
 
 TEST_CASE("[U01] messages are written down in their order, with their types and times") {
