@@ -119,10 +119,10 @@ caf::message ActorStage::ask(const caf::strong_actor_ptr& actor, caf::message qu
   actor->enqueue(peer("test"), caf::make_message_id(state.question), std::move(question), nullptr);
   run();
   state.question = 0;  // a later answer is one of the messages that it sends
-  if (ended()) throw Error(ErrorCode::user, type, "the actor has ended: " + reason());
+  const bool failed = state.answer && state.answer->match_elements<caf::error>();
+  if ((failed || !state.answer) && ended()) throw Error(ErrorCode::user, type, "the actor has ended: " + reason());
+  if (failed) throw Error(ErrorCode::user, type, state.system.render(state.answer->get_as<caf::error>(0)));
   if (!state.answer) throw Error(ErrorCode::timeout, type, "the actor has not answered");
-  if (state.answer->match_elements<caf::error>())
-    throw Error(ErrorCode::user, type, state.system.render(state.answer->get_as<caf::error>(0)));
   return *std::exchange(state.answer, std::nullopt);
 }
 

@@ -60,24 +60,25 @@ Network::Network(caf::actor_system& system, std::vector<ClusterFault> faults, Ca
 Network::~Network() { end(); }
 
 std::vector<SentMessage> Network::end() {
+  // Outside of the lock they go: what a proxy or a message held may be the last of an actor.
   std::vector<ConnectionPtr> connections;
+  std::vector<std::map<caf::actor_id, caf::strong_actor_ptr>> proxies;
+  std::vector<std::deque<Held>> held;
   {
     const std::lock_guard lock(mutex_);
     over_ = true;
     connections.swap(connections_);
     for (const auto& connection : connections) {
       for (auto& way : connection->ways) {
-        way.held.clear();
-        way.swapped.reset();
+        held.push_back(std::exchange(way.held, {}));
+        if (way.swapped) held.back().push_back(*std::exchange(way.swapped, std::nullopt));
+        proxies.push_back(std::exchange(way.proxies, {}));
       }
     }
     changed_.notify_all();
   }
   if (late_.joinable()) late_.join();
-  // A proxy holds its connection, which holds it.
-  for (const auto& connection : connections) {
-    for (auto& way : connection->ways) std::exchange(way.proxies, {}).clear();
-  }
+  const std::lock_guard lock(mutex_);
   return std::exchange(sent_, {});
 }
 

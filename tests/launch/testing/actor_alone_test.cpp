@@ -17,6 +17,7 @@ struct Sum {
 struct Again {};
 struct Later {};
 struct Fail {};
+struct Quit {};
 
 }  // namespace
 
@@ -25,6 +26,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(Sum)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(Again)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(Later)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(Fail)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(Quit)
 
 namespace {
 
@@ -41,8 +43,9 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(Report)
 namespace {
 
 // Adds up, and reports the sum from time to time.
-using AddingActor = caf::typed_actor<caf::replies_to<Add>::with<Sum>, caf::reacts_to<Report>, caf::reacts_to<Again>,
-                                     caf::replies_to<Later>::with<Sum, bool>, caf::reacts_to<Fail>>;
+using AddingActor =
+    caf::typed_actor<caf::replies_to<Add>::with<Sum>, caf::reacts_to<Report>, caf::reacts_to<Again>,
+                     caf::replies_to<Later>::with<Sum, bool>, caf::reacts_to<Fail>, caf::replies_to<Quit>::with<Sum>>;
 
 AddingActor::behavior_type adding(AddingActor::pointer self) {
   auto sum = std::make_shared<int>(0);
@@ -60,7 +63,11 @@ AddingActor::behavior_type adding(AddingActor::pointer self) {
             if (*sum > 0) return {Sum{*sum}, true};
             return self->make_response_promise<Sum, bool>();
           },
-          [](const Fail&) { throw std::runtime_error("it can't add"); }};
+          [](const Fail&) { throw std::runtime_error("it can't add"); },
+          [=](const Quit&) {
+            self->quit();
+            return Sum{*sum};
+          }};
 }
 
 }  // namespace
@@ -71,6 +78,8 @@ TEST_CASE("[U01] an actor alone answers what it is asked") {
   CHECK(alone.ask(Add{3}).number == 5);
   const auto [sum, there] = alone.ask(Later{});
   CHECK((sum.number == 5 && there));
+  CHECK(alone.ask(Quit{}).number == 5);
+  CHECK(alone.ended());
   CHECK(alone.sent().empty());
 }
 
