@@ -45,6 +45,7 @@ CutCommunicator::CutCommunicator(CommunicatorOptions options, std::unique_ptr<Co
   const auto name = "communicator '" + this->options().name + "'";
   if (ranks.empty()) throw Error(ErrorCode::timeout, name, "other ranks do not reach each other", "the network is cut");
   std::vector<int> members;
+  members.reserve(ranks.size());
   for (const int rank : ranks) members.push_back(member(rank));
   throw LinkFault({.code = ErrorCode::unavailable,
                    .operation = name,
