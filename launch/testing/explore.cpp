@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Places that every strategy comes by in a step.
+// Places that strategies come by in a step; by `collective` those with buckets alone.
 constexpr const char* kPlaces[] = {"data", "forward", "backward",  "collective", "reduced",
                                    "vote", "voted",   "committed", "optimizer"};
 
