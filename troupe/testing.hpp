@@ -6,6 +6,7 @@
 #include <c10/util/Logging.h>
 
 #include "launch/loop/step_profile.hpp"
+#include "launch/testing/actor_alone.hpp"
 #include "launch/testing/cluster.hpp"
 #include "launch/testing/thread_schedule.hpp"
 #include "tensor_io/base/error.hpp"

@@ -24,6 +24,14 @@ std::int64_t nanoseconds(std::chrono::steady_clock::time_point time) { return ti
 // It may have to be restarted first.
 constexpr std::chrono::seconds kCoordinatorAway{60};
 
+// What a rank reports that does not reach others: it may go on without them, or they without it.
+ErrorReport of_link(const LinkFault& fault, std::vector<std::int32_t>& unreachable) {
+  auto why = fault.report();
+  why.code = ErrorCode::peer_lost;
+  unreachable.assign(fault.ranks().begin(), fault.ranks().end());
+  return why;
+}
+
 }  // namespace
 
 Compute::Compute(caf::actor_system& system, ComputeOptions options) : core_(system, std::move(options)) {}
@@ -37,12 +45,16 @@ void Compute::join(CommunicatorBuilder builder, RankSupervisorActor supervisor, 
   services.supervisor = std::move(supervisor);
   services.status = std::move(status);
   std::optional<ErrorReport> why;
+  std::vector<std::int32_t> unreachable;
   for (;;) {
-    if (why) caf::anon_send(services.supervisor, core_.protocol.interruption(*why));
+    if (why) caf::anon_send(services.supervisor, core_.protocol.interruption(*why, std::exchange(unreachable, {})));
     const auto next = core_.mailbox.await_membership(timeout);
     try {
       enter(next);
       return;
+    } catch (const LinkFault& fault) {  // as in rejoin; where a job begins it is a mistake in its set-up
+      if (next.generation <= 1 || services.status->job_over) throw;
+      why = of_link(fault, unreachable);
     } catch (const Error& error) {
       if (!may_be_recovered(error.code()) || services.status->job_over) throw;
       why = error.report();
@@ -126,9 +138,7 @@ std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, d
       recovery_ms_ = milliseconds_since(started);
       return decision;
     } catch (const LinkFault& fault) {  // the coordinator hears all ranks, and decides who is left out
-      why = fault.report();
-      why.code = ErrorCode::peer_lost;
-      unreachable.assign(fault.ranks().begin(), fault.ranks().end());
+      why = of_link(fault, unreachable);
     } catch (const Error& error) {
       why = error.report();
     }

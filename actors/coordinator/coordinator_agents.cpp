@@ -25,6 +25,15 @@ std::string doing(std::int32_t wait_status) {
   return {};
 }
 
+// Of a process that was given up as lost, and is known to be dead only now, when the others have gone on without it.
+bool is_late_proof(const CoordinatorState& state, const JoinedProcess& process) {
+  using Phase = CoordinatorState::Phase;
+  return (state.phase == Phase::training || state.phase == Phase::recovering) && process.ended &&
+         process.ended->code == ErrorCode::peer_lost &&
+         state.processes.current().world_size() < state.options.world_size &&
+         !state.slots.is_starting(process.joined.process.slot);
+}
+
 }  // namespace
 
 std::string CoordinatorState::join_node(const JoinNode& node, const caf::strong_actor_ptr& sender) {
@@ -55,7 +64,7 @@ void CoordinatorState::exited(const RankExited& exit) {
     slots.explain_death(slot, {doing(exit.wait_status), process->steps_made()});
   const bool refill = notices.ended(exit.process);
   if (!process->ended) return lose(slot, how(exit.wait_status, process->hurt), true);
-  if (refill && !waited_for) replace(slot);
+  if ((refill || is_late_proof(*this, *process)) && !waited_for) replace(slot);
   if (phase != Phase::recovering) return;
   if (waited_for) {
     options.log("rank " + std::to_string(processes.rank_of(slot)) + " ended with " +

@@ -1,6 +1,7 @@
 #pragma once
 #include <caf/all.hpp>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,11 @@ namespace troupe {
 
 /// Converts an exception to the ErrorReport that the rank sends.
 ErrorReport report_of_own_actor(const std::exception_ptr& error);
+
+/// For tests: the address that stands before a strategy's own actor of this name, for what its strategy sends to it.
+/// Set on compute's thread of a rank; empty: there is none.
+inline thread_local std::function<caf::strong_actor_ptr(const caf::strong_actor_ptr& actor, const std::string& name)>
+    address_before_own_actor;
 
 /// A strategy's own actor, on a thread of its own, for what goes on while the rank computes: an exchange over a
 /// communicator, say.
@@ -42,6 +48,10 @@ class OwnActor {
     };
     handle_ = context.system->template spawn<caf::detached>(run, failure_);
     self_->monitor(handle_);
+    address_ = handle_;
+    if (address_before_own_actor)
+      address_ =
+          caf::actor_cast<Handle>(address_before_own_actor(caf::actor_cast<caf::strong_actor_ptr>(handle_), name_));
   }
   ~OwnActor() {
     drain();
@@ -54,7 +64,7 @@ class OwnActor {
   /// Returns at once; what the handler returns is there for `receive`.
   template <class... Message>
   void send(Message&&... message) {
-    self_->send(handle_, std::forward<Message>(message)...);
+    self_->send(address_, std::forward<Message>(message)...);
     ++unanswered_;
   }
   /// The next answer. Throws what ended the actor; Error(timeout) after StrategyContext::timeout.
@@ -69,18 +79,20 @@ class OwnActor {
                    },
                    caf::after(timeout_) >>
                        [&] {
+                         gave_up_ = true;  // the destructor waits no second time
                          throw Error(ErrorReport{ErrorCode::timeout, -1, name_, -1, what,
                                                  "no answer within " + std::to_string(timeout_.count()) + " ms",
                                                  "raise collective_timeout if that is its pace"});
                        });
     --unanswered_;
+    gave_up_ = false;
     return std::move(*answer);
   }
 
  private:
   // Another rank's actor may wait for what this one has still to do, also after the last step.
   void drain() {
-    while (unanswered_ > 0) {
+    while (unanswered_ > 0 && !gave_up_) {
       self_->receive([&](const caf::down_msg&) { unanswered_ = 0; },
                      caf::others >> [&](caf::message_view&) -> caf::result<caf::message> {
                        --unanswered_;
@@ -95,8 +107,9 @@ class OwnActor {
   std::shared_ptr<std::optional<ErrorReport>> failure_ =
       std::make_shared<std::optional<ErrorReport>>();  // written before it ends
   ThreadActor self_;
-  Handle handle_;
+  Handle handle_, address_;  // what is sent to it goes to the second
   int unanswered_ = 0;
+  bool gave_up_ = false;  // the last answer was waited for in vain
 };
 
 }  // namespace troupe

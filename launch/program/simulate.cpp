@@ -41,9 +41,9 @@ class SimulatedHost {
   ~SimulatedHost() {
     for (auto& life : lives_) life.thread.join();
     caf::scoped_actor self(system_);
-    for (const auto& [host, agent] : agents_) {
-      caf::anon_send_exit(agent, caf::exit_reason::user_shutdown);
-      self->wait_for(agent);
+    for (const auto& [name, host] : hosts_) {
+      caf::anon_send_exit(host.agent, caf::exit_reason::user_shutdown);
+      self->wait_for(host.agent);
     }
     caf::anon_send_exit(coordinator_, caf::exit_reason::user_shutdown);
   }
@@ -73,6 +73,10 @@ class SimulatedHost {
   }
 
  private:
+  struct Host {
+    NodeAgentActor agent;
+    CoordinatorActor coordinator;  // as the agent knows it
+  };
   struct Life {
     std::shared_ptr<SimulatedProcess> process;
     std::thread thread;
@@ -83,18 +87,31 @@ class SimulatedHost {
 
   std::string host_of(int slot) const { return options_.host_of ? options_.host_of(slot) : options_.rank.host; }
 
+  CoordinatorActor address_of_coordinator(int slot, const std::string& host) const {
+    return options_.address_of ? options_.address_of(coordinator_, slot, host) : coordinator_;
+  }
+
   void join(const std::string& host, const std::vector<ProcessId>& first) {
+    auto& mine = hosts_[host];
+    mine.coordinator = address_of_coordinator(-1, host);
     auto known = std::make_shared<std::promise<void>>();
     const JoinNode node{options_.rank.job_id, host, first};
-    const auto agent = [this, known](NodeAgentActor::pointer self, const JoinNode& join) {
-      self->request(coordinator_, caf::infinite, join).then([known](const std::string&) { known->set_value(); });
+    const auto agent = [this, known, coordinator = mine.coordinator](NodeAgentActor::pointer self,
+                                                                     const JoinNode& join) {
+      self->request(coordinator, caf::infinite, join).then([known](const std::string&) { known->set_value(); });
       return NodeAgentActor::behavior_type{
           [this](const StartRank& command) { start(command.process, command.restarts); },
           [this](const KillRank& command) { kill(command.process); }, [this](const JobOver& command) { end(command); }};
     };
-    agents_[host] =
+    mine.agent =
         system_.spawn(agent, node);  // without an argument CAF 0.17.6 dereferences a null pointer (to an empty tuple)
     known->get_future().wait();
+  }
+
+  template <class Message>
+  void tell_coordinator(const std::string& host, const Message& message) const {
+    const auto& [agent, coordinator] = hosts_.at(host);
+    caf::send_as(agent, coordinator, message);
   }
 
   void start(const ProcessId& process, int life) {
@@ -105,7 +122,7 @@ class SimulatedHost {
         process, options_.faults ? options_.faults(process.slot, life) : std::vector<PlacedFault>{},
         options_.slowed ? options_.slowed(process.slot) : std::chrono::microseconds(0));
     mine.process->on_leave([this, process] {
-      caf::send_as(agents_.at(host_of(process.slot)), coordinator_, LeaveNotice{process, "a notice"});
+      tell_coordinator(host_of(process.slot), LeaveNotice{process, "a notice"});
     });
     mine.thread = std::thread([this, &mine] { run(mine); });
     ++alive_;
@@ -117,7 +134,7 @@ class SimulatedHost {
     options.world_size = options_.world_size;
     options.spare = options.process.slot >= options_.world_size;
     options.host = host_of(options.process.slot);
-    options.coordinator = coordinator_;
+    options.coordinator = address_of_coordinator(options.process.slot, options.host);
     if (recovers()) {
       set_fault_watch(mine.process);
       options.hurt = [process = mine.process](ChaosKind kind, std::chrono::milliseconds lasts) {
@@ -126,12 +143,13 @@ class SimulatedHost {
       options.on_supervisor = [process = mine.process](const RankSupervisorActor& supervisor) {
         process->set_supervisor(supervisor);
       };
-      options.reconnect = [this](auto, const auto&) { return caf::actor_cast<caf::strong_actor_ptr>(coordinator_); };
+      options.reconnect = [coordinator = options.coordinator](auto, const auto&) {
+        return caf::actor_cast<caf::strong_actor_ptr>(coordinator);
+      };
     }
     const int status = run_rank_(options);
     set_fault_watch({});
-    caf::send_as(agents_.at(options.host), coordinator_,
-                 RankExited{options.process, mine.process->killed() ? SIGKILL : status << 8});
+    tell_coordinator(options.host, RankExited{options.process, mine.process->killed() ? SIGKILL : status << 8});
     std::lock_guard lock(mutex_);
     mine.status = status;
     --alive_;
@@ -155,7 +173,7 @@ class SimulatedHost {
   const SimulationOptions& options_;
   const RankLife& run_rank_;
   CoordinatorActor coordinator_;
-  std::map<std::string, NodeAgentActor> agents_;  // by host; they stay
+  std::map<std::string, Host> hosts_;  // they stay
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::list<Life> lives_;  // guarded by mutex_, as all below
@@ -171,7 +189,10 @@ int simulate(caf::actor_system& system, const SimulationOptions& options, const 
   host.wait();
   const auto end = host.over();
   if (over != nullptr) *over = end;
-  return end && end->exit_code != 0 ? end->exit_code : host.exit_status();
+  if (!end) return host.exit_status();
+  // As an agent: one that a job has gone on without is none of its business.
+  const int signal = process_stop_signal;
+  return end->exit_code == 0 && signal != 0 ? 128 + signal : end->exit_code;
 }
 
 }  // namespace troupe

@@ -21,6 +21,8 @@ struct SimulationOptions {
   std::function<std::vector<PlacedFault>(int slot, int life)> faults;
   /// How much longer each step of a slot's rank takes; with recovery only. May be empty.
   std::function<std::chrono::microseconds(int slot)> slowed;
+  /// The address by which a rank's process, or a host's agent (slot -1), knows the coordinator. Empty: its own.
+  std::function<CoordinatorActor(const CoordinatorActor& coordinator, int slot, const std::string& host)> address_of;
   std::function<std::uint64_t()> draw_incarnation = random_incarnation;  ///< coordinator's thread; another each time
   /// Each membership that the coordinator decides on, on its thread. May be empty.
   std::function<void(const Membership&)> on_membership;

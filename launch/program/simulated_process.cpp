@@ -60,8 +60,8 @@ void SimulatedProcess::at(const char* place, std::int64_t step) {
       dies = dies || fault->kind == ChaosKind::kill;
       if (fault->kind == ChaosKind::stop) stopped_until_ = Clock::now() + fault->lasts;
       if (fault->kind == ChaosKind::leave && leave_) leave_();
-      if (fault->kind != ChaosKind::kill && fault->kind != ChaosKind::leave)
-        caf::anon_send(supervisor_, InjectFault{fault->kind, fault->lasts.count()});
+      if (fault->kind && fault->kind != ChaosKind::kill && fault->kind != ChaosKind::leave)
+        caf::anon_send(supervisor_, InjectFault{*fault->kind, fault->lasts.count()});
       fault = faults_.erase(fault);
     }
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,9 +19,9 @@ namespace troupe {
 struct PlacedFault {
   std::string place;
   std::int64_t step = 0;
-  ChaosKind kind = ChaosKind::kill;
+  std::optional<ChaosKind> kind = ChaosKind::kill;  ///< nothing: `comes` alone
   std::chrono::milliseconds lasts{0};
-  std::function<void()> comes = {};  ///< called as it comes, if not empty
+  std::function<void()> comes = {};  ///< called as it comes, if not empty; waits for nothing
 };
 
 /// What a process is to a rank, for a rank that shares one with others: what can be killed and stopped.

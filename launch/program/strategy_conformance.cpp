@@ -48,7 +48,7 @@ struct Trial {
   std::string describe() const {
     auto text = strategy + " on " + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
     for (const auto& [slot, fault] : faults) {
-      text += ", " + name_of(fault.kind) + " rank " + std::to_string(slot) + " at '" + fault.place + "' of step " +
+      text += ", " + name_of(*fault.kind) + " rank " + std::to_string(slot) + " at '" + fault.place + "' of step " +
               std::to_string(fault.step);
       if (fault.lasts.count() > 0) text += " for " + std::to_string(fault.lasts.count()) + " ms";
     }

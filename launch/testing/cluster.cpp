@@ -10,16 +10,18 @@
 #include <set>
 #include <sstream>
 
+#include "actors/strategy/own_actor.hpp"
 #include "launch/config/config.hpp"
 #include "launch/loop/step_profile.hpp"
 #include "launch/network/actor_system.hpp"
 #include "launch/process/rank_lines.hpp"
 #include "launch/program/rank_life.hpp"
 #include "launch/program/simulate.hpp"
+#include "launch/testing/cut_communicator.hpp"
+#include "launch/testing/network.hpp"
 #include "launch/testing/thread_schedule.hpp"
 #include "strategies/shipped_strategies.hpp"
 #include "tensor_io/base/error.hpp"
-#include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/communicator/communicator.hpp"
 #include "tensor_io/communicator/communicator_registry.hpp"
 #include "tensor_io/communicator/conformance/conformance_values.hpp"
@@ -33,14 +35,56 @@ using namespace std::chrono_literals;
 constexpr const char* kBackend = "cluster";
 constexpr std::chrono::microseconds kStep{10'000};  // of the cluster's clock: what computes takes none of that
 
+std::string name_of_host(int host) { return "host" + std::to_string(host); }
+int number_of_host(const std::string& name) { return std::stoi(name.substr(4)); }
+
 // What waits in it waits under the schedule, on one host or several.
-void register_backend() {
-  register_communicator(kBackend, "shared memory: hosts of a test's cluster", [](CommunicatorOptions options) {
-    options.backend = "shm";
-    options.host = kBackend;
-    options.ranks_on_host = std::numeric_limits<int>::max();  // one runs at a time: to spin gains nothing
-    return make_communicator(std::move(options));
-  });
+std::unique_ptr<Communicator> make_cluster_communicator(const CommunicatorOptions& options,
+                                                        const std::shared_ptr<Network>& network) {
+  auto shared = options;
+  shared.backend = "shm";
+  shared.host = kBackend;
+  shared.ranks_on_host = std::numeric_limits<int>::max();  // one runs at a time: to spin gains nothing
+  auto made = make_communicator(std::move(shared));
+  if (!network) return made;
+  std::vector<int> hosts;
+  for (const auto& name : made->all_gather_bytes(options.host, "hosts")) hosts.push_back(number_of_host(name));
+  if (std::set<int>(hosts.begin(), hosts.end()).size() == 1) return made;
+  return std::make_unique<CutCommunicator>(options, std::move(made), std::move(hosts), network);
+}
+
+// `network`: of a cluster of several hosts.
+void register_backend(const std::shared_ptr<Network>& network) {
+  register_communicator(
+      kBackend, "shared memory: hosts of a test's cluster",
+      [network](const CommunicatorOptions& options) { return make_cluster_communicator(options, network); });
+}
+
+// What a rank's thread and process have of it, as long as the job lasts.
+class NetworkOfJob {
+ public:
+  NetworkOfJob(std::shared_ptr<Network> network, bool several_hosts) : network_(std::move(network)) {
+    register_backend(several_hosts ? network_ : nullptr);
+  }
+  ~NetworkOfJob() {
+    register_backend(nullptr);
+    (void)network_->end();
+  }
+  NetworkOfJob(const NetworkOfJob&) = delete;
+  NetworkOfJob& operator=(const NetworkOfJob&) = delete;
+  Network* operator->() const noexcept { return network_.get(); }
+
+ private:
+  const std::shared_ptr<Network> network_;
+};
+
+std::optional<ChaosKind> chaos_of(ClusterFault::Kind kind) {
+  switch (kind) {
+    case ClusterFault::Kind::kill: return ChaosKind::kill;
+    case ClusterFault::Kind::stop: return ChaosKind::stop;
+    case ClusterFault::Kind::leave: return ChaosKind::leave;
+    default: return std::nullopt;
+  }
 }
 
 void check_backend(const Config& config) {
@@ -88,7 +132,17 @@ Config config_of(const Job& job, const Settings& settings, const ClusterOptions&
   return config;
 }
 
-std::string quoted(const std::string& text) { return '"' + text + '"'; }
+// The types of the messages between which a fault could choose.
+std::string types_of(const Message& wanted, const TrainedRun& run) {
+  const auto rank = "rank " + std::to_string((wanted.from ? *wanted.from : *wanted.to).number);
+  std::set<std::string> types;
+  for (const auto& message : run.messages()) {
+    if ((wanted.from ? message.from : message.to) == rank) types.insert(message.type);
+  }
+  std::string text;
+  for (const auto& type : types) text += (text.empty() ? "" : ", ") + type;
+  return "; those " + std::string(wanted.from ? "of " : "to ") + rank + " were " + text;
+}
 
 }  // namespace
 
@@ -131,24 +185,6 @@ const std::vector<std::string>& TrainedRun::log(Rank rank) const {
   return found == logs_.end() ? nothing : found->second;
 }
 
-std::string ClusterFault::to_code() const {
-  const auto who = "Rank{" + std::to_string(rank) + "}";
-  const auto where = "At{" + quoted(at.place) + ", " + std::to_string(at.step) +
-                     (at.life > 0 ? ", " + std::to_string(at.life) : "") + "}";
-  switch (kind) {
-    case Kind::kill: return "cluster.kill(" + who + ", " + where + ");";
-    case Kind::leave: return "cluster.leave(" + who + ", " + where + ");";
-    case Kind::stop: return "cluster.stop(" + who + ", " + where + ", " + std::to_string(lasts.count()) + "ms);";
-    case Kind::slow: {
-      std::ostringstream times;
-      times << factor;
-      return "cluster.slow(" + who + ", Times{" + times.str() + "});";
-    }
-    default: break;  // `add` takes no other
-  }
-  return {};
-}
-
 /// One run of a job on a cluster.
 class ClusterRun {
  public:
@@ -183,7 +219,7 @@ class ClusterRun {
   Config begin(const Job& job, const Settings& settings) const {
     check_parts(job);
     register_shipped_strategies();
-    register_backend();
+    register_backend(nullptr);
     return config_of(job, settings, options_);
   }
 
@@ -192,11 +228,18 @@ class ClusterRun {
   void simulate_job() {
     ActorSystemConfig system_config(false);
     caf::actor_system system(system_config);
+    const NetworkOfJob network(std::make_shared<Network>(system, faults_, [this](std::size_t i) { came(i); }),
+                               options_.hosts > 1);
     SimulationOptions simulation;
     simulation.world_size = ranks();
     simulation.spares = options_.spares;
-    simulation.host_of = [this](int slot) {
-      return "host" + std::to_string(slot < ranks() ? slot / options_.ranks_per_host : slot % options_.hosts);
+    simulation.host_of = [this](int slot) { return name_of_host(host_of(slot)); };
+    simulation.address_of = [&network](const CoordinatorActor& coordinator, int slot, const std::string& host) {
+      const auto number = number_of_host(host);
+      const NetworkEnd here =
+          slot < 0 ? NetworkEnd{"host " + std::to_string(number), number, {}} : end_of(slot, number);
+      return caf::actor_cast<CoordinatorActor>(
+          network->connect(here, {"coordinator", 0, {}}, caf::actor_cast<caf::strong_actor_ptr>(coordinator)));
     };
     RankEnvironment place;
     place.run.job_id = "cluster";
@@ -206,18 +249,27 @@ class ClusterRun {
       const std::lock_guard lock(mutex_);
       run_.coordinator_log_.push_back(line);
     };
-    simulation.faults = [this](int slot, int life) { return faults_of(slot, life); };
+    simulation.faults = [this, &network](int slot, int life) { return faults_of(slot, life, network); };
     simulation.slowed = [this](int slot) { return slowed(slot); };
     simulation.on_membership = [this](const Membership& membership) { add(membership); };
     simulation.draw_incarnation = [this] { return incarnation_++; };
     std::optional<JobOver> over;
     run_.code_ = simulate(
-        system, simulation, [&](const RankSystemOptions& model) { return live(system, model); }, &over);
+        system, simulation, [&](const RankSystemOptions& model) { return live(system, model, network); }, &over);
     if (over && over->exit_code != 0) run_.error_ = over->report.to_string();
+    run_.messages_ = network->end();
   }
 
-  int live(caf::actor_system& system, const RankSystemOptions& model) {
+  int host_of(int slot) const { return slot < ranks() ? slot / options_.ranks_per_host : slot % options_.hosts; }
+
+  static NetworkEnd end_of(int slot, int host) { return {"rank " + std::to_string(slot), host, slot}; }
+
+  int live(caf::actor_system& system, const RankSystemOptions& model, const NetworkOfJob& network) {
     const int slot = model.process.slot;
+    address_before_own_actor = [&network, here = end_of(slot, host_of(slot))](const caf::strong_actor_ptr& actor,
+                                                                              const std::string& name) {
+      return network->connect(here, {here.name + "'s " + name, here.host, {}}, actor);
+    };
     set_line_taker(std::make_shared<LineTaker>([this, slot](const std::string& line) {
       const std::lock_guard lock(mutex_);
       run_.logs_[slot].push_back(line);
@@ -226,20 +278,46 @@ class ClusterRun {
                               [this](troupe::Rank& rank, Optimizer& optimizer) { keep_weights(rank, optimizer); }};
     const auto end = run_rank(system, config_, model, [&](troupe::Rank& rank) { troupe::train(job_, rank, watch); });
     set_line_taker({});
+    address_before_own_actor = nullptr;
     return end.code;
   }
 
-  std::vector<PlacedFault> faults_of(int slot, int life) {
+  void came(std::size_t fault) {
+    const std::lock_guard lock(mutex_);
+    came_.insert(fault);
+  }
+
+  // What comes by a place of this rank.
+  std::vector<PlacedFault> faults_of(int slot, int life, const NetworkOfJob& network) {
     std::vector<PlacedFault> mine;
     for (std::size_t i = 0; i < faults_.size(); ++i) {
       const auto& fault = faults_[i];
-      if (fault.rank != slot || fault.at.life != life || fault.kind == ClusterFault::Kind::slow) continue;
-      mine.push_back({fault.at.place, fault.at.step, fault.kind, fault.lasts, [this, i] {
-                        const std::lock_guard lock(mutex_);
-                        came_.insert(i);
+      const auto* const at = place_of(fault, slot);
+      if (at == nullptr || at->life != life) continue;
+      mine.push_back({at->place, at->step, chaos_of(fault.kind), fault.lasts, [this, i, &network] {
+                        if (!begins(i)) return;
+                        if (!chaos_of(faults_[i].kind)) network->begin(i);
                       }});
     }
     return mine;
+  }
+
+  // Where in a rank's way a fault begins; nullptr: it does not.
+  const At* place_of(const ClusterFault& fault, int slot) const {
+    if (fault.hits_message()) {
+      const auto& message = fault.message;
+      return message.after && (message.from ? *message.from : *message.to).number == slot ? &*message.after : nullptr;
+    }
+    if (fault.kind == ClusterFault::Kind::slow) return nullptr;
+    if (fault.kind != ClusterFault::Kind::cut) return fault.rank == slot ? &fault.at : nullptr;
+    return fault.host.number == host_of(slot) || fault.other.number == host_of(slot) ? &fault.at : nullptr;
+  }
+
+  // False: another rank has come by a cut's place before. What hits a message has come only with that.
+  bool begins(std::size_t fault) {
+    const std::lock_guard lock(mutex_);
+    return faults_[fault].hits_message() || came_.insert(fault).second ||
+           faults_[fault].kind != ClusterFault::Kind::cut;
   }
 
   // A step's time under the schedule, where computing takes none; in real time what it takes more than others.
@@ -301,18 +379,7 @@ class ClusterRun {
 
 Cluster& Cluster::add(ClusterFault fault) {
   const int ranks = options_.hosts * options_.ranks_per_host + options_.spares;
-  if (fault.rank < 0 || fault.rank >= ranks)
-    throw Error(ErrorCode::usage, "Rank{" + std::to_string(fault.rank) + "}",
-                "the cluster has " + std::to_string(ranks) + " ranks", "they count from 0");
-  if (fault.to_code().empty())
-    throw Error(ErrorCode::usage, name_of(fault.kind), "a cluster has no such fault", "it has kill, stop, slow, leave");
-  if (fault.kind == ClusterFault::Kind::slow) {
-    if (!(fault.factor > 1)) throw Error(ErrorCode::usage, "Times", "a slow rank takes more than one times as long");
-  } else {
-    check_fault_place("At", fault.at.place);
-    if (fault.at.place.starts_with("journal"))
-      throw Error(ErrorCode::usage, "At", "'" + fault.at.place + "' is a place of the coordinator's");
-  }
+  check_fault(fault, options_.hosts, ranks, options_.parallel);
   faults_.push_back(std::move(fault));
   return *this;
 }
@@ -325,6 +392,18 @@ Cluster& Cluster::slow(Rank rank, Times times) {
   return add({ClusterFault::Kind::slow, rank.number, {}, 0ms, times.factor});
 }
 Cluster& Cluster::leave(Rank rank, At at) { return add({ClusterFault::Kind::leave, rank.number, std::move(at)}); }
+Cluster& Cluster::cut(Host host, Host other, At at, std::chrono::milliseconds lasts) {
+  return add({.kind = ClusterFault::Kind::cut, .at = std::move(at), .lasts = lasts, .host = host, .other = other});
+}
+Cluster& Cluster::drop(Message message) {
+  return add({.kind = ClusterFault::Kind::drop, .at = {}, .message = std::move(message)});
+}
+Cluster& Cluster::delay(Message message, std::chrono::milliseconds by) {
+  return add({.kind = ClusterFault::Kind::delay, .at = {}, .lasts = by, .message = std::move(message)});
+}
+Cluster& Cluster::reorder(Message message) {
+  return add({.kind = ClusterFault::Kind::reorder, .at = {}, .message = std::move(message)});
+}
 Cluster& Cluster::clear() {
   faults_.clear();
   return *this;
@@ -332,9 +411,13 @@ Cluster& Cluster::clear() {
 
 TrainedRun Cluster::train(const Job& job, const Settings& settings) const {
   auto run = try_to_train(job, settings);
-  if (run.exit_code() == 0 && !run.missed().empty())
-    throw Error(ErrorCode::usage, run.missed()[0].to_code(), "it never came: the rank did not come by that place",
+  if (run.exit_code() == 0 && !run.missed().empty()) {
+    const auto& missed = run.missed()[0];
+    throw Error(ErrorCode::usage, missed.to_code(),
+                missed.hits_message() ? "it never came: no such message was sent" + types_of(missed.message, run)
+                                      : "it never came: the rank did not come by that place",
                 "steps count from 0, and the job made " + std::to_string(run.steps().size()));
+  }
   return run;
 }
 

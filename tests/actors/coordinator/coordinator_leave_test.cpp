@@ -1,4 +1,6 @@
-// Processes that leave on notice, as the coordinator sees them: ranks and an agent that say what the test has them say.
+// Processes that leave on notice or are lost, as the coordinator sees them: ranks and an agent that say what the test
+// has them say.
+#include <memory>
 #include <optional>
 
 #include "actors/coordinator/coordinator.hpp"
@@ -152,4 +154,26 @@ TEST_CASE("[L04] a job that is stopped while a host is to leave was stopped, and
   const auto over = job.agent.next<JobOver>();
   CHECK(over.report.code == (stopped ? ErrorCode::ok : ErrorCode::parked));
   CHECK(over.exit_code == (stopped ? 0 : 75));
+}
+
+TEST_CASE("[L04] a rank whose death is proved when the others have gone on without it is started again") {
+  LeavingJob job(options_with_leaves(3));
+  auto lost = std::make_unique<FakeRank>(job.system, job.coordinator, 2);
+  for (auto* rank : {&job.first, &job.second, lost.get()}) REQUIRE(rank->join(3).empty());
+  for (auto* rank : {&job.first, &job.second}) CHECK(rank->next<Membership>().world_size() == 3);
+  const auto process = lost->process;
+  lost.reset();  // its connection closes, and its agent says nothing
+  for (auto* rank : {&job.first, &job.second}) {
+    (void)rank->next<InterruptRanks>();
+    RankInterrupted report;
+    report.process = rank->process;
+    report.generation = 1;
+    report.steps_done = 5;
+    rank->says(report);
+  }
+  CHECK(job.first.next<Membership>().world_size() == 2);
+  job.agent.says(RankExited{process, 9});
+  const auto order = job.agent.next<StartRank>();
+  CHECK(order.process.slot == 2);
+  CHECK(order.process.incarnation != process.incarnation);
 }
