@@ -19,11 +19,21 @@ void take_over(CoordinatorState& state, const Membership& known) {
   state.options.log("the coordinator takes over at generation " + std::to_string(known.generation) +
                     ", as a rank tells it");
   write_down(known, state.options);
+  std::vector<int> before;  // that held a part in a generation which is over
+  for (const auto& [slot, process] : state.processes.all()) {
+    const bool knew_older = process.joined.generation > 0 && process.joined.generation < known.generation;
+    if (process.is_active() && (process.member || knew_older)) before.push_back(slot);
+  }
+  state.interruption.end();
   state.processes.make_current(known);
   state.resumption.begin(state.now() + state.options.recovery.fence_after + state.options.comes_back_late);
   state.enter(CoordinatorState::Phase::training);
   for (const auto& [slot, process] : state.processes.all()) {
     if (process.member) state.tell_again(process.joined, process.supervisor);
+  }
+  for (const int slot : before) {
+    if (!state.processes.in_slot(slot)->member)
+      state.fence(slot, "generation " + std::to_string(known.generation) + " goes on without it");
   }
 }
 

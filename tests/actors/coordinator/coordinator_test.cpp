@@ -557,6 +557,35 @@ struct Returning {
 
 }  // namespace
 
+TEST_CASE("[L04] a rank of a generation that a newer one went on without is fenced once the newer one is known") {
+  Membership older;
+  older.generation = 3;
+  older.resume_step = 7;
+  older.members = {{{0, 10}, "host", false}, {{1, 11}, "host", false}};
+  auto newer = older;
+  newer.generation = 4;
+  newer.resume_step = 13;
+  newer.members.pop_back();
+  auto options = Job::options(2, std::nullopt, true);
+  options.life = 1;
+  options.without_journal = true;
+  Job job(options);
+  Returning first(job.system, job.coordinator), second(job.system, job.coordinator);
+  CHECK(second.join({1, 11}, 3).empty());
+  second.next<ReportMembership>();
+  second.self->send(job.coordinator, older);
+  RankInterrupted parted;
+  parted.process = {1, 11};
+  parted.generation = 3;
+  parted.steps_done = 7;
+  parted.parted = true;
+  second.self->send(job.coordinator, parted);
+  CHECK(first.join({0, 10}, 4).empty());
+  first.next<ReportMembership>();
+  first.self->send(job.coordinator, newer);
+  CHECK(second.next<FenceRank>().reason == "generation 4 goes on without it");
+}
+
 TEST_CASE("[L04] a coordinator that takes over without a journal, or with an old one, learns from a rank who trains") {
   const bool old_journal = GENERATE(false, true);
   Membership known;
