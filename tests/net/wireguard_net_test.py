@@ -38,6 +38,8 @@ def sniff():
         if frame[12:14] != b"\x08\x00":
             continue
         packet = frame[14:]
+        if packet[9] == 2:  # IGMP: the kernel's own, some time after an interface came up
+            continue
         ports = struct.unpack(">HH", packet[4 * (packet[0] & 15):][:4])
         kind = {1: "icmp", 6: "tcp", 17: "udp"}.get(packet[9], str(packet[9]))
         seen["wireguard" if kind == "udp" and PORT in ports else kind] += len(packet)
