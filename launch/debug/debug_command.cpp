@@ -1,7 +1,7 @@
 #include "launch/debug/debug_command.hpp"
 
+#include <poll.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,8 +20,9 @@
 #include "launch/debug/inspection_request.hpp"
 #include "launch/process/child_process.hpp"
 #include "launch/process/displayable.hpp"
-#include "launch/process/piped_command.hpp"
+#include "launch/process/output_lines.hpp"
 #include "launch/process/scratch_folder.hpp"
+#include "launch/process/stop_signals.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -33,13 +34,17 @@ const char* const kDebugHelp =
     "group of\n"
     "ranks; devices, types and equality of its tensors; the gradients of N ranks against those of one with the same "
     "samples; the\n"
-    "share of communication. Nothing of yours is written or resumed. Exit 0, or 1 if a step failed.\n"
+    "share of communication. There is no run folder, no checkpoint is written or resumed; what comes behind the "
+    "training "
+    "loop is\n"
+    "not run. Exit 0, or 1 if a step failed.\n"
     "\n"
     "  --nproc N            ranks on this machine, to be held against one (2)\n"
     "  --hosts FILE|LIST    hosts that troupe doctor looks at, too\n"
     "  --ssh-config FILE    for ssh -F\n"
     "  --json               one JSON object instead of lines\n"
-    "  --keep DIR           keeps what the ranks wrote down\n"
+    "  --timeout S          seconds for one run, its start included (90)\n"
+    "  --keep DIR           keeps what the ranks wrote down, in a new folder\n"
     "\n"
     "example: troupe debug ./train --lr 0.05\n";
 
@@ -48,7 +53,12 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kPatience = 90s;  // with one run: it takes some seconds as a rule
+constexpr auto kToEnd = 5s;  // from SIGTERM to SIGKILL
+
+// What another launcher may have set around this command: the program would be a rank of that job.
+constexpr const char* kPlaces[] = {
+    "RANK",        "WORLD_SIZE",  "LOCAL_RANK",          "LOCAL_WORLD_SIZE",   "GROUP_RANK",
+    "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TROUPE_COORDINATOR", "TROUPE_JOB_ID"};
 
 volatile std::sig_atomic_t stopped_by = 0;
 extern "C" void note_signal(int number) { stopped_by = number; }
@@ -58,16 +68,27 @@ void throw_if_stopped() {
 }
 
 struct Request {
-  std::string nproc, hosts, ssh_config, keep;
+  std::string nproc, timeout, hosts, ssh_config, keep;
   bool json = false, help = false;
-  int ranks = 2;
+  int ranks = 2, patience = 90;
   std::vector<std::string> program;
 };
+
+void read_number(const char* flag, const std::string& text, int least, int most, int& number) {
+  if (text.empty()) return;
+  const auto* end = text.data() + text.size();
+  const auto [read, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || read != end || number < least || number > most)
+    throw Error(
+        ErrorCode::usage, flag,
+        "'" + displayable(text) + "' is no whole number from " + std::to_string(least) + " to " + std::to_string(most));
+}
 
 Request read_request(const std::vector<std::string>& words) {
   Request request;
   const auto first = read_flags(words,
                                 {{"--nproc", filled(request.nproc)},
+                                 {"--timeout", filled(request.timeout)},
                                  {"--hosts", filled(request.hosts)},
                                  {"--ssh-config", filled(request.ssh_config)},
                                  {"--keep", filled(request.keep)},
@@ -76,10 +97,13 @@ Request read_request(const std::vector<std::string>& words) {
                                  {"-h", &request.help}},
                                 "troupe debug");
   if (request.help) return request;
-  if (!request.nproc.empty()) {
-    const auto* end = request.nproc.data() + request.nproc.size();
-    if (std::from_chars(request.nproc.data(), end, request.ranks).ptr != end || request.ranks < 2 || request.ranks > 64)
-      throw Error(ErrorCode::usage, "--nproc", "'" + displayable(request.nproc) + "' is no whole number from 2 to 64");
+  read_number("--nproc", request.nproc, 2, 64, request.ranks);
+  read_number("--timeout", request.timeout, 1, 86'400, request.patience);
+  if (!request.keep.empty()) {
+    request.keep = std::filesystem::absolute(request.keep);  // the program may change its folder
+    std::error_code missing;
+    if (!std::filesystem::is_empty(request.keep, missing) && !missing)
+      throw Error(ErrorCode::usage, "--keep", displayable(request.keep) + " is not empty", "name a new folder");
   }
   request.program.assign(words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
   if (request.program.empty())
@@ -88,18 +112,59 @@ Request read_request(const std::vector<std::string>& words) {
   return request;
 }
 
-// The first error that a rank said of itself, or a command of ours (`troupe: `); what follows from it comes later.
-std::string first_error(const std::string& text, const std::string& mark = "error: ") {
-  std::size_t begin = 0;
-  while (begin < text.size()) {
-    const auto end = std::min(text.find('\n', begin), text.size());
-    auto line = text.substr(begin, end - begin);
-    begin = end + 1;
-    if (line.starts_with("[rank ")) line.erase(0, std::min(line.find("] ") + 2, line.size()));
-    if (line.starts_with(mark)) return line.substr(mark.size());
+// A command that is run to its end, in another process group. It does not outlive this object.
+class Command {
+ public:
+  Command(const std::vector<std::string>& words, const std::map<std::string, std::string>& environment)
+      : child_({words, environment}) {}
+  ~Command() {
+    if (!child_.ended()) child_.signal(SIGTERM);
+    for (const auto end = Clock::now() + kToEnd; !child_.poll_exit() && Clock::now() < end;) look(50);
+    child_.signal(SIGKILL);
   }
-  return {};
-}
+  Command(const Command&) = delete;
+  Command& operator=(const Command&) = delete;
+
+  /// Its wait status; nothing: it did not end in time. Throws Error(interrupted).
+  std::optional<int> wait(Clock::time_point deadline) {
+    for (;;) {
+      throw_if_stopped();
+      const auto status = child_.poll_exit();
+      look(status ? 0 : 100);
+      if (status) return status;
+      if (Clock::now() >= deadline) return std::nullopt;
+    }
+  }
+  const std::string& output() const noexcept { return output_; }
+  /// What it said first behind `error: `, or a rank of it.
+  const std::string& error() const noexcept { return error_; }
+  /// What one of our commands said last of itself.
+  const std::string& last_word() const noexcept { return ours_; }
+
+ private:
+  void look(int milliseconds) {
+    pollfd files[] = {{child_.stdout_fd(), POLLIN, 0}, {child_.stderr_fd(), POLLIN, 0}};
+    if (milliseconds > 0) ::poll(files, 2, milliseconds);
+    if (child_.stdout_fd() >= 0 &&
+        !out_.drain(child_.stdout_fd(), [this](std::string_view line, bool) { take(line, true); }))
+      child_.close_stdout();
+    if (child_.stderr_fd() >= 0 &&
+        !err_.drain(child_.stderr_fd(), [this](std::string_view line, bool) { take(line, false); }))
+      child_.close_stderr();
+  }
+  void take(std::string_view line, bool output) {
+    if (output && output_.size() < kKept) output_ += std::string(line) + "\n";
+    if (line.starts_with("[rank ")) line.remove_prefix(std::min(line.find("] ") + 2, line.size()));
+    constexpr std::string_view kMark = "error: ";
+    if (error_.empty() && line.starts_with(kMark)) error_ = line.substr(kMark.size());
+    if (line.starts_with("troupe: ")) ours_ = line.substr(8);
+  }
+
+  static constexpr std::size_t kKept = 1 << 20;
+  ChildProcess child_;
+  OutputLines out_, err_;
+  std::string output_, error_, ours_;
+};
 
 class Debug {
  public:
@@ -134,7 +199,8 @@ class Debug {
                                    "--run-dir", folder + "/run"};
     words.insert(words.end(), request_.program.begin(), request_.program.end());
     // The launcher reads these ahead.
-    words.insert(words.end(), {"--run_dir", "", "--checkpoint_dir", "", "--resume", "", "--save_every", "-1"});
+    words.insert(words.end(),
+                 {"--run_dir", "", "--checkpoint_dir", "", "--resume", "", "--save_every", "-1", "--profile", "off"});
     return words;
   }
 
@@ -144,34 +210,23 @@ class Debug {
     inspection.folder = (request_.keep.empty() ? scratch_.path() : request_.keep) + "/" + std::to_string(++made_);
     inspection.ranks = ranks;
     std::filesystem::create_directories(inspection.folder);
-    ::setenv(kInspectVariable, inspection.to_text().c_str(), 1);
     DebugRun run;
     run.ranks = ranks;
-    std::string said;
-    PipedCommand program(command(ranks, inspection.folder));
-    ::unsetenv(kInspectVariable);
-    const auto deadline = Clock::now() + kPatience;
-    const auto status = wait_for(program, deadline, said);
-    run.timed_out = Clock::now() >= deadline;
-    run.exit_code = exit_code_of_wait_status(status);
-    run.error = first_error(program.errors());
-    if (run.error.empty()) run.error = first_error(said);
+    {
+      Command program(command(ranks, inspection.folder), {{kInspectVariable, inspection.to_text()}});
+      const auto status = program.wait(Clock::now() + std::chrono::seconds(request_.patience));
+      run.timed_out = !status;
+      if (status) {
+        run.exit_code = exit_code_of_wait_status(*status);
+        run.ending = describe_wait_status(*status);
+      }
+      run.error = program.error();
+    }
     for (int rank = 0; rank < ranks; ++rank) {
       const auto path = inspection.folder + "/rank" + std::to_string(rank) + ".json";
       if (std::filesystem::exists(path)) run.records.push_back(InspectionRecord::read(path));
     }
     return run;
-  }
-
-  static int wait_for(PipedCommand& program, Clock::time_point deadline, std::string& said) {
-    while (Clock::now() < deadline) {
-      throw_if_stopped();
-      const auto look_again = std::min(deadline, Clock::now() + 200ms);
-      const auto line = program.read_line(look_again);
-      if (!line && Clock::now() < look_again) break;  // it says no more
-      if (line && said.size() < (1 << 20)) said += *line + "\n";
-    }
-    return program.finish(std::min(deadline, Clock::now() + 10s));
   }
 
   std::vector<HostFinding> look_at_hosts(bool with_ranks) {
@@ -181,21 +236,17 @@ class Debug {
     if (!request_.hosts.empty()) words.insert(words.end(), {"--hosts", request_.hosts});
     if (!request_.ssh_config.empty()) words.insert(words.end(), {"--ssh-config", request_.ssh_config});
     if (!with_ranks) words.emplace_back("--no-ranks");
-    const auto* const before = std::getenv("TMPDIR");
-    const std::string folder = before == nullptr ? "" : before;
-    ::setenv("TMPDIR", scratch_.path().c_str(), 1);  // its folder goes with ours, even if it is killed
-    PipedCommand doctor(words);
-    folder.empty() ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", folder.c_str(), 1);
-    std::string said;
-    wait_for(doctor, Clock::now() + kPatience, said);
+    // Its folder goes with ours, even if it is killed.
+    Command doctor(words, {{"TMPDIR", scratch_.path()}});
+    doctor.wait(Clock::now() + std::chrono::seconds(request_.patience));
     std::vector<HostFinding> findings;
     try {
-      const auto json = nlohmann::json::parse(said);
+      const auto json = nlohmann::json::parse(doctor.output());
       for (const auto& each : json.at("findings"))
         findings.push_back(
             {each.at("host"), each.at("check"), each.at("verdict"), each.at("found"), each.at("remedy")});
     } catch (const nlohmann::json::exception&) {
-      const auto error = first_error(doctor.errors(), "troupe: ");
+      const auto& error = doctor.last_word();
       findings.push_back(
           {{}, "doctor", "fail", error.empty() ? "troupe doctor said nothing" : error, "run troupe doctor by itself"});
     }
@@ -213,8 +264,10 @@ class Debug {
 int debug_command(const std::vector<std::string>& words, const std::string& troupe_program) {
   const auto request = read_request(words);
   if (request.help) return std::fputs(kDebugHelp, stdout), 0;
-  std::signal(SIGINT, note_signal);
-  std::signal(SIGTERM, note_signal);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    if (!is_ignored(number)) std::signal(number, note_signal);
+  }
+  for (const char* name : kPlaces) ::unsetenv(name);
   const auto findings = judge(Debug(request, troupe_program).run());
   std::cout << (request.json ? to_json(findings) : to_table(findings)) << std::flush;
   return exit_code(findings);

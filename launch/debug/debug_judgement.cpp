@@ -24,8 +24,6 @@ struct Home {
 
 // By what an error says: where it belongs, whichever run it ended. The first that fits.
 constexpr Home kHomes[] = {
-    {"device: ", DebugStep::environment, "troubleshooting.md#6-a-hard-coded-device"},
-    {"devices: ", DebugStep::environment, "gpu.md"},
     {"data_dir", DebugStep::environment, "data.md"},
     {"no thread can be started", DebugStep::environment, "troubleshooting.md#starting"},
     {"the program differs from rank 0's", DebugStep::environment, "troubleshooting.md#starting"},
@@ -56,11 +54,16 @@ DebugFinding finding_of_error(const DebugRun& run) {
   finding.page = "troubleshooting.md";
   finding.subject = operation_of(run.error);
   if (run.timed_out) {
-    finding.found = std::to_string(run.ranks) + (run.ranks == 1 ? " rank does" : " ranks do") + " not come to an end" +
-                    (run.error.empty() ? "" : ": " + run.error);
+    finding.found = std::to_string(run.ranks) + (run.ranks == 1 ? " rank" : " ranks") +
+                    " did not make the steps in time" + (run.error.empty() ? "" : ": " + run.error);
+    finding.remedy = "look where it waits; --timeout gives it more seconds";
     finding.page = "troubleshooting.md#a-rank-hangs-or-seems-to";
   } else if (run.error.empty()) {
-    finding.found = "the program ended with exit code " + std::to_string(run.exit_code) + " and said no error";
+    finding.found = "the program ended with " + run.ending + " and said no error";
+  }
+  if (finding.subject == "device") {
+    finding.step = DebugStep::environment;
+    finding.page = "troubleshooting.md#6-a-hard-coded-device";
   }
   for (const auto& home : kHomes) {
     if (!contains(run.error, home.part)) continue;
@@ -72,7 +75,7 @@ DebugFinding finding_of_error(const DebugRun& run) {
     finding.step = DebugStep::gradients;
     finding.page = "troubleshooting.md#numbers";
   }
-  if (const auto remedy = finding.found.rfind("; "); remedy != std::string::npos) {
+  if (const auto remedy = finding.found.rfind("; "); remedy != std::string::npos && !run.timed_out) {
     finding.remedy = finding.found.substr(remedy + 2);
     finding.found.resize(remedy);
   }
@@ -81,11 +84,16 @@ DebugFinding finding_of_error(const DebugRun& run) {
 
 // ---- 1. One rank.
 
-double mean(const std::vector<double>& values, std::size_t from, std::size_t count) {
-  double sum = 0;
-  for (std::size_t i = from; i < from + count; ++i) sum += values[i];
-  return sum / static_cast<double>(count);
-}
+// A part of the losses: their mean, and how far it may be off (its standard error).
+struct PartOfLosses {
+  PartOfLosses(const std::vector<double>& losses, std::size_t from, std::size_t count) {
+    const auto n = static_cast<double>(count);
+    for (std::size_t i = from; i < from + count; ++i) mean += losses[i] / n;
+    for (std::size_t i = from; i < from + count; ++i) off += (losses[i] - mean) * (losses[i] - mean);
+    off = std::sqrt(off / n / std::max(1.0, n - 1));
+  }
+  double mean = 0, off = 0;
+};
 
 DebugFinding judge_loss(const std::vector<double>& losses) {
   DebugFinding finding{DebugStep::one_rank, Verdict::ok, {}};
@@ -97,7 +105,8 @@ DebugFinding judge_loss(const std::vector<double>& losses) {
     return finding;
   }
   const auto part = std::max<std::size_t>(1, losses.size() / 4);
-  const double first = mean(losses, 0, part), last = mean(losses, losses.size() - part, part);
+  const PartOfLosses begin(losses, 0, part), end(losses, losses.size() - part, part);
+  const double first = begin.mean, last = end.mean, noise = 3 * std::hypot(begin.off, end.off);
   finding.found = formatted("the loss is %.4g at first and %.4g after %zu steps", first, last, losses.size());
   if (std::any_of(losses.begin(), losses.end(), [](double loss) { return loss == kNotFinite; })) {
     finding.verdict = Verdict::fail;
@@ -107,7 +116,7 @@ DebugFinding judge_loss(const std::vector<double>& losses) {
     finding.page = "troubleshooting.md#numbers";
   } else if (losses.size() < 4) {
     finding.found = formatted("%zu steps were made, too few to see the loss fall", losses.size());
-  } else if (last > first + 0.1 * std::abs(first)) {
+  } else if (last > first + std::max(0.1 * std::abs(first), noise)) {
     finding.verdict = Verdict::fail;
     finding.found = formatted("the loss rises, from %.4g to %.4g in %zu steps", first, last, losses.size());
     finding.remedy = "lower lr; look at the target and the sign of the loss";

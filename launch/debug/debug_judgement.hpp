@@ -30,6 +30,7 @@ struct DebugRun {
   int ranks = 1;
   int exit_code = 0;
   bool timed_out = false;
+  std::string ending = {};                ///< `exit code 3`, `signal 11 (Segmentation fault)`
   std::string error;                      ///< its first error, without `error: `; empty: it said none
   std::vector<InspectionRecord> records;  ///< of the ranks that wrote one, by rank
 

@@ -45,6 +45,7 @@ std::string imbalance(const InspectionRecord& record) {
 }  // namespace
 
 void judge_efficiency(const DebugRuns& runs, Findings& findings) {
+  if (runs.alone.failed() || runs.together.failed()) return;
   const double alone = step_ms(runs.alone), together = step_ms(runs.together);
   if (alone <= 0 || together <= 0) return;
   const auto& record = runs.together.records[0];
@@ -62,7 +63,10 @@ void judge_efficiency(const DebugRuns& runs, Findings& findings) {
   };
   add(runs.together);
   for (const auto& run : runs.wider) {
-    if (!run.failed()) add(run);
+    if (run.failed())
+      found += formatted("; %d ranks could not be tried", run.ranks) + (run.error.empty() ? "" : ": " + run.error);
+    else
+      add(run);
   }
   if (alone < kShortStep) found += "; steps as short as these gain nothing from more ranks: give each more samples";
   findings.push_back({DebugStep::efficiency, Verdict::ok, found, {}, {}, "benchmarks.md"});

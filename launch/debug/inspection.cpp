@@ -33,7 +33,8 @@ std::string digest_of(const at::Tensor& tensor) {
   return xxh3_text(xxh3(bytes_of(tensor.detach().to(at::kCPU).contiguous())));
 }
 
-InspectedTensor outline(const std::string& name, const at::Tensor& tensor) {
+// `infinity_too`: a mask may have it.
+InspectedTensor outline(const std::string& name, const at::Tensor& tensor, bool infinity_too = true) {
   InspectedTensor seen;
   seen.name = name;
   seen.shape = c10::str(tensor.sizes());
@@ -41,7 +42,10 @@ InspectedTensor outline(const std::string& name, const at::Tensor& tensor) {
   seen.device = tensor.device().str();
   seen.dense = tensor.is_non_overlapping_and_dense();
   seen.requires_grad = tensor.requires_grad();
-  if (tensor.is_floating_point() && !is_deferred(tensor)) seen.finite = tensor.detach().isfinite().all().item<bool>();
+  if (tensor.is_floating_point() && !is_deferred(tensor)) {
+    const auto values = tensor.detach();
+    seen.finite = !(infinity_too ? values.isfinite().logical_not() : values.isnan()).any().item<bool>();
+  }
   return seen;
 }
 
@@ -56,7 +60,19 @@ bool switch_off(torch::nn::Module& module) {
   return (one(dynamic_cast<Dropouts*>(&module)) || ...);
 }
 
+template <class Recurrent>
+bool switch_off_between_layers(torch::nn::Module& module) {
+  auto* const layers = dynamic_cast<Recurrent*>(&module);
+  if (layers == nullptr || layers->options_base.dropout() == 0) return false;
+  layers->options_base.dropout(0);
+  return true;
+}
+
 bool switch_off_dropout(torch::nn::Module& module) {
+  using namespace torch::nn;
+  if (switch_off_between_layers<LSTMImpl>(module) || switch_off_between_layers<GRUImpl>(module) ||
+      switch_off_between_layers<RNNImpl>(module))
+    return true;
   if (auto* attention = dynamic_cast<torch::nn::MultiheadAttentionImpl*>(&module)) {
     const bool drops = attention->options.dropout() > 0;
     attention->options.dropout(0);
@@ -69,6 +85,10 @@ bool switch_off_dropout(torch::nn::Module& module) {
 bool takes_own_statistics(const torch::nn::Module& module, bool synchronised) {
   if (module.name().find("BatchNorm") == std::string::npos) return false;
   return !synchronised || dynamic_cast<const nn::SynchronisedStatistics*>(&module) == nullptr;
+}
+
+std::size_t values_of_each(std::size_t gradients) {
+  return std::max<std::size_t>(64, kGradientValues / std::max<std::size_t>(1, gradients));
 }
 
 std::vector<double> some_values(const at::Tensor& tensor, std::size_t most) {
@@ -95,12 +115,19 @@ class Inspection::GradientsInPlace final : public Optimizer {
     torch::NoGradGuard no_grad;
     for (const auto& group : inner_.groups()) {
       for (const auto& [name, parameter] : group.parameters) {
+        before_.emplace_back(parameter, parameter.detach().clone());
         const auto& gradient = parameter.grad();
         if (!gradient.defined()) without_.push_back(name);
         gradient.defined() ? parameter.detach().copy_(gradient) : parameter.detach().zero_();
       }
     }
     done_ = true;
+  }
+  /// The parameters are what they were.
+  void put_back() {
+    torch::NoGradGuard no_grad;
+    for (const auto& [parameter, values] : before_) parameter.detach().copy_(values);
+    before_.clear();
   }
   bool has_own_rates() const override { return inner_.has_own_rates(); }
   double first_rate(double lr) const override { return inner_.first_rate(lr); }
@@ -114,10 +141,28 @@ class Inspection::GradientsInPlace final : public Optimizer {
   Optimizer& inner_;
   bool done_ = false;
   std::vector<std::string> without_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> before_;
 };
 
-Inspection::Inspection(InspectionRequest request, std::map<std::string, std::string> put_aside)
+// The gradient of one parameter, as backward adds it up.
+struct Inspection::LocalGradient {
+  InspectedGradient kept;
+  std::size_t most = 0;  // values
+  bool open = true;      // false: the inspection has what it wanted
+
+  void add(const at::Tensor& gradient) {
+    if (!open) return;
+    const auto values = some_values(gradient, most);
+    kept.values.resize(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) kept.values[i] += values[i];
+  }
+};
+
+Inspection::Inspection(const Rank& rank, InspectionRequest request, std::map<std::string, std::string> put_aside)
     : request_(std::move(request)) {
+  record_.rank = rank.rank();
+  record_.world_size = rank.world_size();
+  record_.device = rank.device().str();
   record_.put_aside = std::move(put_aside);
 }
 
@@ -127,7 +172,7 @@ void Inspection::built(torch::nn::Module& model) {
   model_ = &model;
   record_.model.clear();
   const auto add = [&](const std::string& name, const at::Tensor& tensor, bool buffer) {
-    auto seen = outline(name, tensor);
+    auto seen = outline(name, tensor, !buffer);
     seen.buffer = buffer;
     if (!is_deferred(tensor)) seen.digest = digest_of(tensor);
     record_.model.push_back(std::move(seen));
@@ -143,12 +188,9 @@ void Inspection::built(torch::nn::Module& model) {
 void Inspection::distributed(Rank& rank) {
   const auto& config = rank.config();
   auto& strategy = system_of(rank).compute().strategy();
-  record_.rank = rank.rank();
-  record_.world_size = rank.world_size();
   record_.data_rank = system_of(rank).compute().data_shard().index;
   record_.strategy = strategy.name();
   record_.comparable = strategy.replicas_equal() && system_of(rank).compute().shares_per_rank() == 0;
-  record_.device = rank.device().str();
   record_.settings = config_texts(config);
   for (const auto& item : model_->named_modules()) {
     if (takes_own_statistics(*item.value(), config.sync_batchnorm)) record_.batch_norms.push_back(item.key());
@@ -160,23 +202,22 @@ void Inspection::distributed(Rank& rank) {
 // Of parameters that are leaves still; a sharded strategy has others in their places.
 void Inspection::keep_local_gradients(torch::nn::Module& model) {
   const auto parameters = unique_parameters(model);
-  values_each_ = std::max<std::size_t>(64, kGradientValues / std::max<std::size_t>(1, parameters.size()));
   for (const auto& [name, parameter] : parameters) {
     if (!parameter.is_leaf() || !parameter.requires_grad()) continue;
-    auto& kept = local_[name];
-    kept.name = name;
-    parameter.register_hook([this, &kept](const at::Tensor& gradient) {
-      const auto values = some_values(gradient, values_each_);
-      kept.values.resize(values.size());
-      for (std::size_t i = 0; i < values.size(); ++i) kept.values[i] += values[i];
+    auto local = std::make_shared<LocalGradient>();
+    local->kept.name = name;
+    local->most = values_of_each(parameters.size());
+    parameter.register_hook([local](const at::Tensor& gradient) {
+      local->add(gradient);
       return gradient;
     });
+    local_.push_back(std::move(local));
   }
 }
 
 void Inspection::batch(const NamedTensors& fields) {
   if (record_.batch.empty()) {
-    for (const auto& [name, tensor] : fields) record_.batch.push_back(outline(name, tensor));
+    for (const auto& [name, tensor] : fields) record_.batch.push_back(outline(name, tensor, false));
   }
   if (request_.draw != 0 && !fields.empty())
     seed_generator(request_.draw, {record_.samples.size() + 1}, fields[0].second.device());
@@ -208,48 +249,63 @@ Optimizer& Inspection::in_place_of(Optimizer& optimizer) {
   return *replaced;
 }
 
-void Inspection::take_gradients(Rank& rank, Optimizer& optimizer) {
-  for (auto& [name, gradient] : local_) record_.gradients.local.push_back(std::move(gradient));
-  local_.clear();
+void Inspection::take_gradients(Rank& rank, GradientsInPlace& optimizer) {
+  for (const auto& local : local_) {
+    local->open = false;
+    record_.gradients.local.push_back(std::move(local->kept));
+  }
   const auto gradients = rank.state_dict(optimizer);
+  optimizer.put_back();
   if (!rank.is_main()) return;
+  record_.gradients.unused = optimizer.without_gradient();
   std::set<std::string> trained;
   for (const auto& seen : record_.model) {
     if (!seen.buffer && seen.requires_grad) trained.insert(seen.name);
   }
-  values_each_ = std::max<std::size_t>(64, kGradientValues / std::max<std::size_t>(1, gradients.size()));
   for (const auto& [name, tensor] : gradients) {
-    if (trained.contains(name)) record_.gradients.whole.push_back({name, some_values(tensor, values_each_)});
+    if (trained.contains(name))
+      record_.gradients.whole.push_back({name, some_values(tensor, values_of_each(gradients.size()))});
   }
 }
 
 void Inspection::stepped(Rank& rank, Optimizer& optimizer, const StepReport& report) {
-  if (report.repeat || report.pending) return;
+  if (report.repeat || report.pending || record_.ended) return;
   record_.losses.push_back(report.loss);
   record_.pace.step_ms.push_back(report.step_ms);
   auto& own = record_.pace.own_ms.emplace_back();
   for (const auto& times : report.own) own.push_back(static_cast<double>(times.total_ms()));
   record_.pace.exposed = rank.exposed_communication();
   const auto steps = record_.losses.size();
-  const auto* const in_place = dynamic_cast<GradientsInPlace*>(&optimizer);
-  const bool over = request_.gradients ? (in_place != nullptr && in_place->is_done()) || steps > kSkippedSteps
-                                       : steps >= static_cast<std::size_t>(request_.steps) || report.stop_signal != 0;
-  if (!over) {
-    const auto spent = std::chrono::steady_clock::now() - began_;
-    if (rank.is_main() && spent > std::chrono::duration<double>(request_.seconds)) process_stop_signal = SIGTERM;
-    return;
-  }
+  auto* const in_place = dynamic_cast<GradientsInPlace*>(&optimizer);
   if (in_place != nullptr && in_place->is_done()) {
-    if (rank.is_main()) record_.gradients.unused = in_place->without_gradient();
-    take_gradients(rank, optimizer);
+    record_.gradients.step = static_cast<std::int64_t>(steps) - 1;
+    take_gradients(rank, *in_place);
+    end();
   }
+  if (request_.gradients) {  // the step was not applied, and its samples are not those of the gradient
+    for (const auto& local : local_) local->kept.values.clear();
+    record_.samples.clear();
+  }
+  const auto most = request_.gradients ? kSkippedSteps : static_cast<std::size_t>(request_.steps);
+  if (steps >= most || report.stop_signal != 0) end();
+  const auto spent = std::chrono::steady_clock::now() - began_;
+  if (rank.is_main() && spent > std::chrono::duration<double>(request_.seconds)) process_stop_signal = SIGTERM;
+}
+
+void Inspection::loop_ends() {
+  if (!record_.ended) end();
+}
+
+// What comes behind the loop (saving the model, say) is not run.
+void Inspection::end() {
   for (const auto& item : model_->named_buffers()) {
-    auto seen = outline(item.key(), item.value());
+    auto seen = outline(item.key(), item.value(), false);
     seen.digest = digest_of(item.value());
     record_.buffers_at_end.push_back(std::move(seen));
   }
   record_.ended = true;
   write();
+  process_stop_signal = SIGTERM;  // for a program that catches what is thrown here
   throw InspectionOver();
 }
 
@@ -259,8 +315,8 @@ void Inspection::write() noexcept {
   written_ = true;
   try {
     const auto path = request_.folder + "/rank" + std::to_string(record_.rank) + ".json";
-    std::ofstream(path + ".part") << record_.to_json() << std::flush;
-    (void)std::rename((path + ".part").c_str(), path.c_str());
+    std::ofstream out(path + ".part");
+    if (out << record_.to_json() << std::flush) (void)std::rename((path + ".part").c_str(), path.c_str());
   } catch (const std::exception&) {
   }
 }
@@ -270,7 +326,7 @@ std::function<void(Rank&)> inspected_if_asked(const std::function<void(Rank&)>& 
   if (!request) return body;
   const auto put_aside = make_harmless(config, *request);
   return [body, request = *request, put_aside](Rank& rank) {
-    rank.show_loop_to(std::make_shared<Inspection>(request, put_aside));
+    rank.show_loop_to(std::make_shared<Inspection>(rank, request, put_aside));
     try {
       body(rank);
     } catch (const InspectionOver&) {

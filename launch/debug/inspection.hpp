@@ -18,7 +18,7 @@ struct InspectionOver {};
 /// Writes down what a rank does in its first steps, for troupe debug, and ends the run then. One rank's thread.
 class Inspection final : public LoopWatch {
  public:
-  Inspection(InspectionRequest request, std::map<std::string, std::string> put_aside);
+  Inspection(const Rank& rank, InspectionRequest request, std::map<std::string, std::string> put_aside);
   /// Writes the record, unless it is written: of a run that failed.
   ~Inspection() override;
   Inspection(const Inspection&) = delete;
@@ -30,21 +30,23 @@ class Inspection final : public LoopWatch {
   void loss(const Loss& loss) override;
   void keeps_checkpoints() override { record_.keeps_checkpoints = true; }
   Optimizer& in_place_of(Optimizer& optimizer) override;
+  void loop_ends() override;
   void stepped(Rank& rank, Optimizer& optimizer, const StepReport& report) override;
 
  private:
   class GradientsInPlace;
   void keep_local_gradients(torch::nn::Module& model);
-  void take_gradients(Rank& rank, Optimizer& optimizer);
+  void take_gradients(Rank& rank, GradientsInPlace& optimizer);
+  [[noreturn]] void end();
   void write() noexcept;
 
   const InspectionRequest request_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   InspectionRecord record_;
-  std::map<std::string, InspectedGradient> local_;  // by parameter
-  std::size_t values_each_ = 0;                     // of a gradient, at most
-  std::int64_t digested_ = 0;                       // bytes of samples
-  torch::nn::Module* model_ = nullptr;              // the program's, from `built` on
+  struct LocalGradient;
+  std::vector<std::shared_ptr<LocalGradient>> local_;  // by parameter; hooks hold them, too
+  std::int64_t digested_ = 0;                          // bytes of samples
+  torch::nn::Module* model_ = nullptr;                 // the program's, from `built` on
   std::map<Optimizer*, std::unique_ptr<GradientsInPlace>> replaced_;
   bool written_ = false;
 };

@@ -13,7 +13,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InspectedTensor, name, shape, dtype, device, 
                                    digest)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InspectedGradient, name, values)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InspectedPace, step_ms, own_ms, exposed)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InspectedGradients, local, whole, unused)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InspectedGradients, step, local, whole, unused)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InspectionRecord, rank, world_size, data_rank, strategy, comparable, device,
                                    settings, put_aside, keeps_checkpoints, model, buffers_at_end, batch_norms, dropouts,
                                    batch, samples, loss, losses, pace, gradients, ended)

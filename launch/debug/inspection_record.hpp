@@ -14,7 +14,7 @@ struct InspectedTensor {
   bool dense = true;  ///< its memory has no gaps and no overlaps
   bool requires_grad = false;
   bool buffer = false;  ///< of the model, and no parameter
-  bool finite = true;   ///< no NaN, no infinity
+  bool finite = true;   ///< no NaN; of a parameter and the loss: no infinity either
   std::string digest;   ///< of its bits; empty: not taken
   bool operator==(const InspectedTensor&) const = default;
 };
@@ -39,6 +39,7 @@ struct InspectedPace {
 struct InspectedGradients {
   std::vector<InspectedGradient> local;  ///< of this rank's part, before any reduction
   std::vector<InspectedGradient> whole;  ///< reduced, whatever the strategy; rank 0 alone
+  std::int64_t step = -1;                ///< from 0; -1: none was applied
   std::vector<std::string> unused;       ///< parameters that got none on any rank; rank 0 alone
 };
 

@@ -7,6 +7,7 @@
 
 namespace troupe {
 
+constexpr double kLossScale = 1024;        // small enough for the first step to be applied
 constexpr double kCollectiveTimeout = 20;  // s: ranks that wait for each other in vain are to say so soon
 
 std::string InspectionRequest::to_text() const {
@@ -55,7 +56,11 @@ std::map<std::string, std::string> make_harmless(Config& config, const Inspectio
     config.mesh.clear();
     config.fsdp_shard_size = 0;
   }
-  if (request.gradients) config.early_update = false;  // the gradients would be gone
+  if (!request.gradients) return before;
+  config.early_update = false;  // the gradients would be gone
+  config.clip_norm = 0;         // it would hide another size of theirs
+  config.cuda_graphs = false;   // gradients are looked at within backward
+  config.loss_scale_init = std::min(config.loss_scale_init, kLossScale);
   return before;
 }
 

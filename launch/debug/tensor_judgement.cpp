@@ -30,20 +30,20 @@ void judge_one_ranks_tensors(const InspectionRecord& record, Findings& findings)
       add(Verdict::warn, tensor.name, what + " has gaps or overlaps in its memory, and is copied in every collective",
           "make it with contiguous()", "writing_a_model.md");
     if (!tensor.finite)
-      add(Verdict::fail, tensor.name, what + " begins with NaN or infinity", "look at its initialisation",
-          "troubleshooting.md#numbers");
+      add(Verdict::fail, tensor.name, what + " begins with NaN" + (tensor.buffer ? "" : " or infinity"),
+          "look at its initialisation", "troubleshooting.md#numbers");
   }
   if (!record.model.empty() && !any_trained)
     add(Verdict::fail, "requires_grad", "no parameter requires a gradient", "see which ones the program froze",
         "writing_a_model.md");
   for (const auto& field : record.batch) {
+    const bool lengths = field.device == "cpu" && (field.dtype == "Long" || field.dtype == "Int");
     if (field.device != record.device)
-      add(Verdict::fail, field.name,
+      add(lengths ? Verdict::warn : Verdict::fail, field.name,
           "the batch's " + field.name + " is on " + field.device + ", the model on " + record.device,
           "leave it where the loader puts it, or make it with input.options()", devices);
     if (!field.finite)
-      add(Verdict::fail, field.name, "the batch's " + field.name + " has NaN or infinity in it", "look at the data",
-          "data.md");
+      add(Verdict::fail, field.name, "the batch's " + field.name + " has NaN in it", "look at the data", "data.md");
   }
   for (const auto& loss : record.loss) {
     if (loss.device != record.device)

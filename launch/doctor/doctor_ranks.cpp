@@ -55,7 +55,7 @@ DoctorCheck ranks_check(const std::string& troupe_program, std::chrono::seconds 
         if (!place.remote_troupe.empty()) words.insert(words.end(), {"--remote-troupe", place.remote_troupe});
       }
       const auto program = std::filesystem::path(troupe_program).parent_path() / "troupe-check-ranks";
-      words.insert(words.end(), {program.string(), "--run_dir", "", "--collective_timeout", "20"});
+      words.insert(words.end(), {program.string(), "--run_dir", "", "--collective_timeout", "20", "--ranks", "1"});
       PipedCommand launch(words);
       const auto deadline = PipedCommand::Clock::now() + patience;
       const std::string mark = "[rank 0] ";

@@ -209,7 +209,10 @@ std::shared_ptr<const Batch> BatchSource::next() {
   for (;;) {
     if (auto batch = take()) return batch;
     try {
-      if (parts_.tasks.end_of_steps()) return nullptr;
+      if (parts_.tasks.end_of_steps()) {
+        if (parts_.watch) parts_.watch->loop_ends();
+        return nullptr;
+      }
     } catch (const Error& error) {
       rank_.recover(error);
     }
@@ -273,7 +276,7 @@ std::shared_ptr<const Batch> BatchSource::take() {
   DeviceFeed::receive(*batch);
   step_.push_back(batch);
   parts_.micro_batches.begin(batch->numel(), batch->weight);
-  parts_.watch->batch(batch->fields());
+  if (parts_.watch) parts_.watch->batch(batch->fields());
   return batch;
 }
 

@@ -27,6 +27,8 @@ class LoopWatch {
   virtual void keeps_checkpoints() {}
   /// What is used in the place of the program's optimizer: the same one each time. It lives as long as the watch.
   virtual Optimizer& in_place_of(Optimizer& optimizer) { return optimizer; }
+  /// A loop over the loader or over uneven batches is at its end, on all ranks.
+  virtual void loop_ends() {}
   /// A step is over. All ranks come here: collectives are allowed.
   virtual void stepped(Rank& /*rank*/, Optimizer& /*optimizer*/, const StepReport& /*report*/) {}
 };

@@ -69,9 +69,9 @@ void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
     }
   }
   if (!device().is_cpu()) model->to(device());
-  parts_->watch->built(*model);
+  if (parts_->watch) parts_->watch->built(*model);
   system_.compute().distribute(std::move(model));
-  parts_->watch->distributed(*this);
+  if (parts_->watch) parts_->watch->distributed(*this);
   auto& trace = parts_->trace;
   trace.set_model(parts_->model);
   // Else the step to go on from is not known yet.
@@ -117,12 +117,12 @@ BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
 AutocastGuard Rank::autocast() { return parts_->micro_batches.autocast(); }
 
 void Rank::backward(const Loss& loss) {
-  parts_->watch->loss(loss);
+  if (parts_->watch) parts_->watch->loss(loss);
   parts_->micro_batches.backward(loss);
 }
 
 void Rank::backward(const Loss& loss, double samples, double weight) {
-  parts_->watch->loss(loss);
+  if (parts_->watch) parts_->watch->loss(loss);
   parts_->micro_batches.backward(loss, samples, weight);
 }
 
@@ -179,7 +179,7 @@ StepReport Rank::step(Optimizer& programs) {
   }
   if (report.repeat) position.interrupt();
   records.add(report, place);
-  parts_->watch->stepped(*this, optimizer, report);
+  if (parts_->watch) parts_->watch->stepped(*this, optimizer, report);
   return report;
 }
 
@@ -210,7 +210,7 @@ void Rank::between_steps(std::function<void(std::int64_t steps_done)> work) {
 void Rank::claim_checkpoints() { parts_->tasks.claim_checkpoints(); }
 
 void Rank::keep_checkpoints(Optimizer& optimizer) {
-  parts_->watch->keeps_checkpoints();
+  if (parts_->watch) parts_->watch->keeps_checkpoints();
   parts_->tasks.keep_checkpoints(in_use(optimizer));
 }
 
@@ -243,7 +243,9 @@ void Rank::recover(const Error& error) {
 
 StepReport Rank::step(torch::optim::Optimizer& optimizer) { return step(adapted(optimizer, "step")); }
 
-Optimizer& Rank::in_use(Optimizer& optimizer) { return parts_->watch->in_place_of(optimizer); }
+Optimizer& Rank::in_use(Optimizer& optimizer) {
+  return parts_->watch ? parts_->watch->in_place_of(optimizer) : optimizer;
+}
 
 Optimizer& Rank::adapted(torch::optim::Optimizer& optimizer, const char* operation) {
   if (!parts_->model)

@@ -31,7 +31,7 @@ struct RankParts {
         records(rank, position),
         tasks(rank, *this) {}
 
-  std::shared_ptr<LoopWatch> watch = std::make_shared<LoopWatch>();
+  std::shared_ptr<LoopWatch> watch;  ///< empty: no one asked to see the loop
   LoopTrace trace;
   RankSystem system;
   std::map<torch::optim::Optimizer*, std::unique_ptr<Optimizer>> adapters;  ///< of LibTorch's that the program has

@@ -133,7 +133,7 @@ UnevenLoop::Answer UnevenLoop::begin_round() {
   note();
   parts_->trace.update(rank_->steps_done());
   parts_->micro_batches.begin(samples, *weight);
-  parts_->watch->batch(fields());
+  if (parts_->watch) parts_->watch->batch(fields());
   return Answer::run;
 }
 
@@ -162,6 +162,7 @@ bool UnevenLoop::next() {
       follow();
     }
   }
+  if (parts_->watch) parts_->watch->loop_ends();
   return false;
 }
 

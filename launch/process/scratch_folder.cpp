@@ -9,7 +9,10 @@
 namespace troupe {
 
 ScratchFolder::ScratchFolder(const std::string& name) {
-  std::string path = (std::filesystem::temp_directory_path() / (name + "-XXXXXX")).string();
+  std::error_code missing;
+  const auto below = std::filesystem::temp_directory_path(missing);
+  if (missing) throw Error(ErrorCode::io, "TMPDIR", missing.message(), "name a folder that is there");
+  std::string path = (below / (name + "-XXXXXX")).string();
   if (::mkdtemp(path.data()) == nullptr) throw Error(ErrorCode::io, path, "it can't be made");
   path_ = path;
 }
