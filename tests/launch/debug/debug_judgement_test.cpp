@@ -137,6 +137,8 @@ TEST_CASE("[U02] a loss that rises, stays or is not finite is said with its rate
   auto& losses = runs.alone.records[0].losses;
   losses = {1, 1, 2, 3};
   check_wrong(runs, DebugStep::one_rank, Verdict::fail, "rises, from 1 to 3");
+  losses = {1, 3, 1, 1, 1, 1, 3, 2};  // noise
+  check_wrong(runs, DebugStep::one_rank, Verdict::warn, "does not fall");
   losses = {1, 1, 1, 1.05};
   check_wrong(runs, DebugStep::one_rank, Verdict::warn, "does not fall");
   losses = {1, kNotFinite, 1, 1};
