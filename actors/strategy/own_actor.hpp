@@ -1,4 +1,5 @@
 #pragma once
+#include <ATen/Parallel.h>
 #include <caf/all.hpp>
 
 #include <functional>
@@ -40,6 +41,7 @@ class OwnActor {
     const auto run = [make_behavior, trace = trace_recorder(), name = name_](
                          typename Handle::pointer self, const std::shared_ptr<std::optional<ErrorReport>>& failure) {
       join_trace(trace, name);
+      at::init_num_threads();
       self->set_exception_handler([failure](std::exception_ptr& error) -> caf::error {
         *failure = report_of_own_actor(error);
         return caf::exit_reason::unhandled_exception;

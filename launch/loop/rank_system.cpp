@@ -1,5 +1,6 @@
 #include "launch/loop/rank_system.hpp"
 
+#include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <new>
@@ -16,6 +17,7 @@ namespace {
 // The reducer with its handlers as spans, and the messages that it takes as arrows.
 ReducerActor::behavior_type traced_reducer(ReducerActor::stateful_pointer<ReducerState> self, ReducerOptions options,
                                            const std::shared_ptr<TraceRecorder>& trace) {
+  at::init_num_threads();  // a communication hook may multiply
   auto behavior = reducer(self, std::move(options));
   if (!trace) return behavior;
   join_trace(trace, "reducer");

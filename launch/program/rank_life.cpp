@@ -1,5 +1,7 @@
 #include "launch/program/rank_life.hpp"
 
+#include <ATen/Parallel.h>
+
 #include "launch/config/profile_setting.hpp"
 #include "launch/process/build_id.hpp"
 #include "launch/process/local_address.hpp"
@@ -39,6 +41,7 @@ RankSystemOptions options_of(const Config& config, const RankEnvironment& place,
 RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSystemOptions& options,
                  const std::function<void(Rank&)>& body) {
   try {
+    at::init_num_threads();  // how many LibTorch takes is each thread's own, and MKL asks before LibTorch sets it
     Rank rank(system, config, options);
     try {
       rank.keep_records();

@@ -175,6 +175,8 @@ Exploration Cluster::explore(const Job& job, const ExploreOptions& options) cons
       ++i;
     }
   }
+  if (found.faults.empty() && faults_.empty())
+    found.wrong += " (without any fault: is there state outside of the model, a static, a random number?)";
   auto all = faults_;
   all.insert(all.end(), found.faults.begin(), found.faults.end());
   found.test = test_of(options_, all, found.seed, found.wrong, options.judge ? "judge" : "same_weights");

@@ -11,7 +11,10 @@ namespace troupe::testing {
 std::string type_of(const caf::message& content) {
   if (content.empty()) return "nothing";
   const auto [number, info] = content.type(0);
-  if (info == nullptr) return caf::numbered_type_names[number - 1];
+  if (info == nullptr) {
+    const std::string name = caf::numbered_type_names[number - 1];
+    return name == "@str" ? "string" : name;
+  }
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(info->name(), nullptr, nullptr, &status),
                                                     std::free);

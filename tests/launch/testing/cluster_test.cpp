@@ -14,6 +14,14 @@ namespace {
 
 const Settings kShort{.max_steps = 12, .epochs = 4, .batch_size = 24};
 
+class LongRows : public troupe::Dataset {
+ public:
+  std::int64_t size() const override { return 64; }
+  troupe::Example get(std::int64_t index, const troupe::SampleContext&) const override {
+    return {torch::full({3072}, static_cast<float>(index)), torch::tensor(index % 2)};
+  }
+};
+
 }  // namespace
 
 TEST_CASE("[U01] a rank that is killed at the vote changes no bit") {
@@ -31,6 +39,16 @@ TEST_CASE("[U01] a rank that is killed at the vote changes no bit") {
   CHECK(run.memberships()[1].slots == std::vector<int>{0, 1, 2, 3});
   CHECK_FALSE(run.log(Rank{0}).empty());
   CHECK_FALSE(run.coordinator_log().empty());
+}
+
+// With OMP_NUM_THREADS above 1: LibTorch's number of threads is each thread's own.
+TEST_CASE("[U01] no rank of a cluster shares its products out over threads") {
+  auto job = points();
+  job.model = [](const troupe::Config&) {
+    return std::make_shared<torch::nn::SequentialImpl>(torch::nn::Linear(3072, 128), torch::nn::Linear(128, 2));
+  };
+  job.data = [](const troupe::Config&) { return troupe::Datasets{std::make_shared<LongRows>(), nullptr}; };
+  CHECK(Cluster({.ranks_per_host = 2}).train(job, {.max_steps = 2, .batch_size = 8}).exit_code() == 0);
 }
 
 TEST_CASE("[U01] the same cluster goes the same way each time") {
