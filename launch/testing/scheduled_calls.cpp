@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <cstdarg>
+#include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "launch/testing/baton.hpp"
@@ -71,6 +73,13 @@ int wait_for_condition(Baton& baton, pthread_cond_t* condition, pthread_mutex_t*
   });
   if (const int failure = lock(baton, mutex); failure != 0) return failure;
   return woken ? 0 : ETIMEDOUT;
+}
+
+// A futex of memory that is mapped several times has another address in each mapping, and the same place in its page.
+// Waiters of another one at that place are woken too, and look again.
+const void* shared_address(const void* word) {
+  constexpr std::uintptr_t kPage = 4096;
+  return reinterpret_cast<const void*>(1 + reinterpret_cast<std::uintptr_t>(word) % kPage);  // none that is mapped
 }
 
 int wait_for_semaphore(Baton& baton, sem_t* semaphore, Time deadline) {
@@ -304,9 +313,12 @@ long syscall(long number, ...) noexcept {
   if (number != SYS_futex) return pass();
   const auto* const word = reinterpret_cast<const std::atomic<std::uint32_t>*>(given[0]);
   const auto operation = given[1] & ~(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME);
+  const bool shared = (given[1] & FUTEX_PRIVATE_FLAG) == 0;
+  const auto* const address = shared ? shared_address(word) : word;
   if (operation == FUTEX_WAKE) {
     Baton* const baton = Baton::any();
-    const int woken = baton == nullptr ? 0 : baton->wake(word, static_cast<int>(given[2]));
+    const int most = shared ? std::numeric_limits<int>::max() : static_cast<int>(given[2]);
+    const int woken = baton == nullptr ? 0 : baton->wake(address, most);
     return pass() + woken;
   }
   Baton* const baton = Baton::mine();
@@ -323,7 +335,7 @@ long syscall(long number, ...) noexcept {
                    ? baton->now() + duration(*time)
                    : baton->from((given[1] & FUTEX_CLOCK_REALTIME) != 0 ? CLOCK_REALTIME : CLOCK_MONOTONIC, *time);
   }
-  const bool woken = baton->wait(word, "futex", deadline, [&] {
+  const bool woken = baton->wait(address, "futex", deadline, [&] {
     if (is_other()) baton->stop_waiting();
   });
   if (woken) return 0;
