@@ -2,7 +2,6 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <climits>
 #include <cstdio>
 #include <cstring>
@@ -132,17 +131,6 @@ std::string own_path() {
   return std::string(path, static_cast<std::size_t>(n));
 }
 
-int whole_number(const std::string& flag, const std::string& text, int minimum, int maximum) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < minimum || value > maximum) {
-    throw troupe::Error(troupe::ErrorCode::usage, flag,
-                        "'" + troupe::displayable(text) + "' is no whole number from " + std::to_string(minimum) +
-                            " to " + std::to_string(maximum));
-  }
-  return value;
-}
-
 std::chrono::milliseconds seconds(const std::string& flag, const std::string& text, int most = 86'400) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
@@ -153,14 +141,7 @@ std::chrono::milliseconds seconds(const std::string& flag, const std::string& te
   return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
 }
 
-// Targets of flags.
-template <class Number>
-troupe::FlagTarget whole(Number& number, int minimum, int maximum) {
-  return [&number, minimum, maximum](const std::string& flag, const std::string& text) {
-    number = whole_number(flag, text, minimum, maximum);
-  };
-}
-
+// Target of a flag.
 template <class Time>
 troupe::FlagTarget in_seconds(Time& time, int most = 86'400) {
   return [&time, most](const std::string& flag, const std::string& text) { time = seconds(flag, text, most); };
@@ -177,21 +158,22 @@ int launch(const std::vector<std::string>& words) {
   };
   const auto read_nodes = [&](const std::string& name, const std::string& value) {
     const auto colon = value.find(':');
-    if (colon != std::string::npos) options.min_nnodes = whole_number(name, value.substr(0, colon), 1, 10'000);
-    options.nnodes = whole_number(name, colon == std::string::npos ? value : value.substr(colon + 1), 1, 10'000);
+    if (colon != std::string::npos) options.min_nnodes = troupe::whole_number(name, value.substr(0, colon), 1, 10'000);
+    options.nnodes =
+        troupe::whole_number(name, colon == std::string::npos ? value : value.substr(colon + 1), 1, 10'000);
     if (options.min_nnodes > options.nnodes)
       throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' begins with more nodes than it ends with",
                           "write MIN:MAX");
   };
   const auto first =
       troupe::read_flags(words,
-                         {{"--nproc", whole(nproc, 1, 1024)},
-                          {"-n", whole(nproc, 1, 1024)},
-                          {"--nproc-per-node", whole(nproc, 1, 1024)},
+                         {{"--nproc", troupe::number_between(nproc, 1, 1024)},
+                          {"-n", troupe::number_between(nproc, 1, 1024)},
+                          {"--nproc-per-node", troupe::number_between(nproc, 1, 1024)},
                           {"--run-dir", &options.run_dir},
-                          {"--spares", whole(options.spares, 0, 1024)},
-                          {"--min-ranks", whole(min_ranks, 1, 1'000'000)},
-                          {"--max-restarts", whole(recovery.max_restarts, 0, 1'000'000)},
+                          {"--spares", troupe::number_between(options.spares, 0, 1024)},
+                          {"--min-ranks", troupe::number_between(min_ranks, 1, 1'000'000)},
+                          {"--max-restarts", troupe::number_between(recovery.max_restarts, 0, 1'000'000)},
                           {"--restart-window", in_seconds(recovery.restart_window)},
                           {"--replace-timeout", in_seconds(recovery.replace_timeout)},
                           {"--suspect-after", in_seconds(recovery.suspect_after)},
@@ -208,9 +190,9 @@ int launch(const std::vector<std::string>& words) {
                            }},
                           {"--remote-troupe", &options.remote_troupe},
                           {"--nnodes", read_nodes},
-                          {"--node-rank", whole(options.node_rank, 0, 9'999)},
+                          {"--node-rank", troupe::number_between(options.node_rank, 0, 9'999)},
                           {"--master-addr", &options.master_addr},
-                          {"--master-port", whole(options.master_port, 1, 65535)},
+                          {"--master-port", troupe::number_between(options.master_port, 1, 65535)},
                           {"--chaos", [&](auto&, auto& value) { troupe::parse_chaos(value), options.chaos = value; }},
                           {"--keys", &options.keys},
                           {"--standalone", &standalone},  // torchrun's
@@ -331,7 +313,7 @@ int make_keys(const std::vector<std::string>& words) {
                 words[0].c_str());
     return 0;
   }
-  troupe::write_keys_of_nodes(words[0], whole_number("keys", words[1], 1, 65'536));
+  troupe::write_keys_of_nodes(words[0], troupe::whole_number("keys", words[1], 1, 65'536));
   std::printf(
       "%s: copy node0, node1, ..., with their modes, each to its node (scp -pr), for --keys; whoever has one may "
       "be that node\n",

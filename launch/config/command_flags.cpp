@@ -1,6 +1,7 @@
 #include "launch/config/command_flags.hpp"
 
 #include <algorithm>
+#include <charconv>
 
 #include "launch/process/displayable.hpp"
 #include "tensor_io/base/error.hpp"
@@ -12,6 +13,17 @@ FlagTarget filled(std::string& text) {
     if (value.empty()) throw Error(ErrorCode::usage, flag, "the flag has no value");
     text = value;
   };
+}
+
+int whole_number(const std::string& flag, const std::string& text, int least, int most) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+    throw Error(
+        ErrorCode::usage, flag,
+        "'" + displayable(text) + "' is no whole number from " + std::to_string(least) + " to " + std::to_string(most));
+  }
+  return value;
 }
 
 std::size_t read_flags(const std::vector<std::string>& words, const CommandFlags& flags, const std::string& command,

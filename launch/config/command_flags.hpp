@@ -17,6 +17,16 @@ using CommandFlags = std::map<std::string, FlagTarget>;
 /// A text that may not be empty.
 FlagTarget filled(std::string& text);
 
+/// Throws Error(usage) where `text` is no whole number from `least` to `most`.
+int whole_number(const std::string& flag, const std::string& text, int least, int most);
+/// A whole number in these bounds. `number` is an int, or an optional one.
+template <class Number>
+FlagTarget number_between(Number& number, int least, int most) {
+  return [&number, least, most](const std::string& flag, const std::string& text) {
+    number = whole_number(flag, text, least, most);
+  };
+}
+
 /// Reads `--name value`, `--name=value` and switches, - and _ alike, from word `begin` on. Returns the index of the
 /// first word that is no flag, behind a `--` that of the next word. `command` is what errors call it, `troupe launch`.
 /// Throws Error(usage).

@@ -2,10 +2,8 @@
 
 #include <poll.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -68,27 +66,17 @@ void throw_if_stopped() {
 }
 
 struct Request {
-  std::string nproc, timeout, hosts, ssh_config, keep;
+  std::string hosts, ssh_config, keep;
   bool json = false, help = false;
   int ranks = 2, patience = 90;
   std::vector<std::string> program;
 };
 
-void read_number(const char* flag, const std::string& text, int least, int most, int& number) {
-  if (text.empty()) return;
-  const auto* end = text.data() + text.size();
-  const auto [read, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || read != end || number < least || number > most)
-    throw Error(
-        ErrorCode::usage, flag,
-        "'" + displayable(text) + "' is no whole number from " + std::to_string(least) + " to " + std::to_string(most));
-}
-
 Request read_request(const std::vector<std::string>& words) {
   Request request;
   const auto first = read_flags(words,
-                                {{"--nproc", filled(request.nproc)},
-                                 {"--timeout", filled(request.timeout)},
+                                {{"--nproc", number_between(request.ranks, 2, 64)},
+                                 {"--timeout", number_between(request.patience, 1, 86'400)},
                                  {"--hosts", filled(request.hosts)},
                                  {"--ssh-config", filled(request.ssh_config)},
                                  {"--keep", filled(request.keep)},
@@ -97,8 +85,6 @@ Request read_request(const std::vector<std::string>& words) {
                                  {"-h", &request.help}},
                                 "troupe debug");
   if (request.help) return request;
-  read_number("--nproc", request.nproc, 2, 64, request.ranks);
-  read_number("--timeout", request.timeout, 1, 86'400, request.patience);
   if (!request.keep.empty()) {
     request.keep = std::filesystem::absolute(request.keep);  // the program may change its folder
     std::error_code missing;

@@ -205,7 +205,7 @@ std::vector<DebugFinding> judge(const DebugRuns& runs) {
   judge_tensors(runs, findings);
   judge_gradients(runs, findings);
   judge_efficiency(runs, findings);
-  // A step that something else kept from being looked at. An error with a step of its own is the only one of its kind.
+  // A step that could not be looked at says which one failed.
   for (int number = 1; number <= kDebugSteps; ++number) {
     const auto step = static_cast<DebugStep>(number);
     if (std::any_of(findings.begin(), findings.end(), [&](const auto& finding) { return finding.step == step; }))

@@ -12,8 +12,8 @@ namespace troupe {
 struct InspectionRequest {
   std::string folder;       ///< where each rank writes rankN.json; it is there
   int ranks = 1;            ///< of the run
-  std::int64_t steps = 20;  ///< after so many the run ends ...
-  double seconds = 6;       ///< ... or after so many seconds, whichever comes first
+  std::int64_t steps = 20;  ///< after this number of them the run ends ...
+  double seconds = 6;       ///< ... or after this time, whichever comes first
   bool gradients = false;   ///< one step alone, without dropout; its gradients are written down
   std::uint64_t draw = 0;   ///< not 0: forwards draw other random numbers than without it
 

@@ -145,7 +145,7 @@ TEST_CASE("[U02] a loss that rises, stays or is not finite is said with its rate
   check_wrong(runs, DebugStep::one_rank, Verdict::fail, "not finite");
 }
 
-TEST_CASE("[U02] a mean of means and a reduction that is none are told from each other by the ranks' parts") {
+TEST_CASE("[U02] the ranks' parts show whether it is a mean of means or a wrong reduction") {
   auto runs = sound();
   auto& alone = runs.gradient_alone.records[0].gradients.whole;
   auto& together = runs.gradient_together.records[0].gradients.whole;
