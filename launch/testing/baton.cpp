@@ -7,7 +7,6 @@
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
 
 #include "launch/testing/real_calls.hpp"
 
@@ -121,17 +120,17 @@ bool Baton::end_wait() {
 
 int Baton::wake(const void* address, int most) {
   Guard guard(*this);
-  std::vector<ScheduledThread*> waiting;
+  candidates_.clear();
   for (auto& thread : threads_) {
     if (thread.state == ScheduledThread::State::waits && thread.waits_for == address && address != nullptr)
-      waiting.push_back(&thread);
+      candidates_.push_back(&thread);
   }
   int woken = 0;
-  while (woken < most && !waiting.empty()) {
-    const auto which = waiting.size() == 1 ? 0 : draw_() % waiting.size();
-    waiting[which]->state = ScheduledThread::State::ready;
-    waiting[which]->timed_out = false;
-    waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(which));
+  while (woken < most && !candidates_.empty()) {
+    const auto which = draw_candidate();
+    candidates_[which]->state = ScheduledThread::State::ready;
+    candidates_[which]->timed_out = false;
+    candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(which));
     ++woken;
   }
   return woken;
@@ -153,10 +152,14 @@ void Baton::begin(ScheduledThread* thread) {
 void Baton::end() {
   auto* const me = of_thread;
   wake(me);
-  Guard guard(*this);
-  me->state = ScheduledThread::State::ended;
-  of_thread = nullptr;
-  give_turn(*next());
+  ScheduledThread* chosen = nullptr;
+  {
+    Guard guard(*this);
+    me->state = ScheduledThread::State::ended;
+    of_thread = nullptr;
+    chosen = next();
+  }
+  give_turn(*chosen);
 }
 
 ScheduledThread* Baton::find(pthread_t handle) {
@@ -182,21 +185,22 @@ Baton::Time Baton::from(clockid_t clock, const timespec& time) const noexcept {
   return at - (is_of_day(clock) ? real_time_base_ : steady_base_);
 }
 
+std::size_t Baton::draw_candidate() { return candidates_.size() == 1 ? 0 : draw_() % candidates_.size(); }
+
 // The lock is held. Who has the baton next; time passes where all wait.
 ScheduledThread* Baton::next() {
-  std::vector<ScheduledThread*> ready;
   for (auto stuck_since = Time(0);;) {
     auto first = kNever;
-    ready.clear();
+    candidates_.clear();
     for (auto& thread : threads_) {
       if (thread.state == ScheduledThread::State::waits && thread.deadline <= now_) {
         thread.state = ScheduledThread::State::ready;
         thread.timed_out = true;
       }
-      if (thread.state == ScheduledThread::State::ready) ready.push_back(&thread);
+      if (thread.state == ScheduledThread::State::ready) candidates_.push_back(&thread);
       if (thread.state == ScheduledThread::State::waits) first = std::min(first, thread.deadline);
     }
-    if (!ready.empty()) break;
+    if (!candidates_.empty()) break;
     if (first != kNever) {
       now_ = first;
       continue;
@@ -211,18 +215,19 @@ ScheduledThread* Baton::next() {
     real::clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, static_cast<timespec*>(nullptr));
     while (lock_.test_and_set(std::memory_order_acquire)) real::sched_yield();
   }
-  auto* chosen = ready[ready.size() == 1 ? 0 : draw_() % ready.size()];
+  auto* chosen = candidates_[draw_candidate()];
   note(static_cast<std::uint64_t>(chosen->number));
   return chosen;
 }
 
-// The lock is held, and free in between where another thread is chosen.
+// The lock is held, and free in between where another thread is chosen: before that thread is woken, since it may run
+// at once, on the processor of this one, and take the lock.
 void Baton::pass_on(ScheduledThread* from) {
   auto* chosen = next();
   if (chosen == from) return;
   ++switches_;
-  give_turn(*chosen);
   lock_.clear(std::memory_order_release);
+  give_turn(*chosen);
   sleep_until_turn(*from);
   while (lock_.test_and_set(std::memory_order_acquire)) real::sched_yield();
 }

@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "launch/testing/thread_schedule.hpp"
 
@@ -94,6 +95,7 @@ class Baton {
   void begin_wait(const void* address, const char* call, Time deadline);
   bool end_wait();
   void note(std::uint64_t what) noexcept { fingerprint_ = (fingerprint_ ^ what) * 1099511628211ULL; }
+  std::size_t draw_candidate();
   ScheduledThread* next();
   void pass_on(ScheduledThread* from);
   void say_stuck();
@@ -102,7 +104,8 @@ class Baton {
   const ThreadScheduleOptions options_;
   std::mt19937_64 draw_;
   std::atomic_flag lock_ = ATOMIC_FLAG_INIT;
-  std::deque<ScheduledThread> threads_;  // by number; they stay
+  std::deque<ScheduledThread> threads_;       // by number; they stay
+  std::vector<ScheduledThread*> candidates_;  // of one draw
   Time now_{0};
   Time real_time_base_{0}, steady_base_{0};
   std::uint64_t fingerprint_ = 14695981039346656037ULL, switches_ = 0;
