@@ -294,6 +294,7 @@ void Compute::end_step() {
   fault_point("optimizer", steps_done());
   early_.begin_step();
   forget_micro_batches();
+  votes_.log().end_step();
   core_.protocol.end_step();
   show_steps_done();
 }

@@ -66,6 +66,7 @@ class Compute {
   const Services& services() const { return core_.services; }
   const ComputeOptions& options() const { return core_.options; }
   LossScaler& loss_scaler() noexcept { return core_.loss_scaler; }
+  MetricLog& metric_log() noexcept { return votes_.log(); }
   DataShard data_shard() const { return core_.data_shard(); }
   std::int64_t shares_per_rank() const { return core_.shares_per_rank(); }
   ErrorReport complete(ErrorReport report) const { return core_.complete(std::move(report)); }

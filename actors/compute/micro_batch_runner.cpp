@@ -34,6 +34,7 @@ void MicroBatchRunner::begin_model() {
 }
 
 void MicroBatchRunner::begin_generation() noexcept {
+  votes_.log().give_up_step();
   micro_batch_ = 0;
   has_share_ = false;
 }
@@ -59,6 +60,7 @@ void MicroBatchRunner::seed_forward() {
     if (auto* shares = core_.capability<DemandShares>()) shares->begin_forward(core_.step());
   }
   seed();
+  votes_.log().begin_micro_batch();
   clock_.begin_section();
 }
 
@@ -115,12 +117,19 @@ void MicroBatchRunner::backward(const MicroBatchLoss& micro_batch) {
   run_backward(micro_batch);
 }
 
+void MicroBatchRunner::count(const MicroBatchLoss& micro_batch) {
+  losses_.count(micro_batch);
+  const auto& elements = micro_batch.loss.elements;
+  const auto weight = elements ? static_cast<double>(*elements) : micro_batch.samples;
+  votes_.log().end_micro_batch(losses_.counts() && micro_batch.weight != 0 ? weight : 0);
+}
+
 void MicroBatchRunner::run_backward(const MicroBatchLoss& micro_batch) {
   const auto& loss = micro_batch.loss.value;
   trace_since(clock_.section_ns(), "forward");
   clock_.end_section(DeviceTimes::Part::forward);
   fault_point("forward", core_.step());
-  losses_.count(micro_batch);
+  count(micro_batch);
   const bool last = micro_batch_ + 1 == core_.options.training.grad_accum_steps;
   // Not in a step that compares the replicas: one that differs is healed before the update.
   if (last && !replicas_.is_due()) early_.begin_update();
@@ -174,17 +183,21 @@ class MicroBatchRunner::InStrategysOrder final : public MicroBatches {
     const auto result = run(micro_batch);
     fault_point("forward", runner_.core_.step());
     runner_.losses_.check(result.loss);
-    runner_.losses_.count(result);
+    runner_.count(result);
     if (result.weight == 0) return at::zeros({});  // no gradient comes from it: 0 times infinity is NaN
     return result.loss.value * runner_.losses_.backward_factor(result);
   }
-  void try_forward(int micro_batch) override { (void)run(micro_batch); }
+  void try_forward(int micro_batch) override {
+    (void)run(micro_batch);
+    runner_.votes_.log().forget_micro_batch();
+  }
 
  private:
   MicroBatchLoss run(int micro_batch) {
     runner_.micro_batch_ = micro_batch;
     runner_.move_on();
     runner_.seed();
+    runner_.votes_.log().begin_micro_batch();
     return forward_(micro_batch);
   }
   MicroBatchRunner& runner_;
@@ -203,6 +216,7 @@ void MicroBatchRunner::run_ordered(const std::function<MicroBatchLoss(std::int64
   begin_step();
   InStrategysOrder work(*this, forward);
   order->run_micro_batches(work);
+  votes_.log().forget_micro_batch();  // of a stage that is not the last: its forward ended before the loss
   trace_since(clock_.section_ns(), "forward and backward");
   fault_point("backward", core_.step());
   clock_.end_section(DeviceTimes::Part::forward);

@@ -53,6 +53,7 @@ class MicroBatchRunner {
   void begin_step();
   void check_model() const;
   void check_is_due() const;
+  void count(const MicroBatchLoss& micro_batch);
   void run_backward(const MicroBatchLoss& micro_batch);
   void end_micro_batch();
 

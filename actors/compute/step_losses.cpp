@@ -33,10 +33,14 @@ void StepLosses::check(const Loss& loss) const {
                "give Loss::sum for every micro-batch, or for none");
 }
 
+bool StepLosses::counts() const {
+  const auto* placement = core_.capability<Placement>();
+  return placement == nullptr || placement->counts_samples();
+}
+
 void StepLosses::count(const MicroBatchLoss& micro_batch) {
   const auto& [value, correct, elements] = micro_batch.loss;
-  const auto* placement = core_.capability<Placement>();
-  const bool counts = placement == nullptr || placement->counts_samples(), is_sum = elements.has_value();
+  const bool counts = this->counts(), is_sum = elements.has_value();
   if (vote_.elements == Vote::kNoLoss) vote_.elements = is_sum ? 0 : Vote::kMeans;
   if (micro_batch.weight == 0) return;
   const double times = is_sum ? 1 : micro_batch.samples;

@@ -42,6 +42,8 @@ class StepLosses {
   void check_is_scalar(const at::Tensor& loss) const;
   /// Throws Error(usage) for what is no scalar, and for a sum where the step has a mean already or the other way round.
   void check(const Loss& loss) const;
+  /// This rank's samples are no other's, too.
+  bool counts() const;
   void count(const MicroBatchLoss& micro_batch);
   void count_value(double value, double samples, bool counts);
   /// Where the host decides on the step.

@@ -1,5 +1,7 @@
 #include "actors/compute/vote_exchange.hpp"
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "tensor_io/base/fault_point.hpp"
@@ -18,6 +20,7 @@ void VoteExchange::set_dataset(std::int64_t samples, std::uint64_t files_hash) n
 }
 
 void VoteExchange::begin() {
+  log_.begin_step();
   mine_ = Vote{};
   mine_.step = core_.step();
 }
@@ -25,15 +28,42 @@ void VoteExchange::begin() {
 std::vector<Vote> VoteExchange::exchange() {
   mine_.dataset_size = dataset_size_;
   mine_.data_hash = data_hash_;
+  const auto logged = log_.of_step().encode();
+  mine_.logged_bytes = static_cast<std::uint32_t>(logged.size());
+  mine_.ranks = static_cast<std::uint32_t>(core_.world_size());
   encode_vote(mine_, {in_.data_ptr<std::uint8_t>(), static_cast<std::size_t>(in_.numel())});
   fault_point("vote", core_.step());
   core_.protocol.vote();
   core_.program_communicator().all_gather(out_, in_, "vote");
-  const std::string votes(reinterpret_cast<const char*>(out_.data_ptr<std::uint8_t>()),
-                          static_cast<std::size_t>(out_.numel()));
+  std::string votes(reinterpret_cast<const char*>(out_.data_ptr<std::uint8_t>()),
+                    static_cast<std::size_t>(out_.numel()));
+  votes += gather_logged(logged);
   core_.protocol.votes_came(votes);
   fault_point("voted", core_.step());
   return decode(votes);
+}
+
+// Collective, in steps in which a rank logged something. Part of the votes: a rank that commits a step by them,
+// although it lost the others meanwhile, has it too.
+std::string VoteExchange::gather_logged(const std::string& mine) {
+  const auto ranks = core_.world_size();
+  const auto vote = out_.numel() / ranks;
+  std::vector<std::size_t> bytes;
+  for (int r = 0; r < ranks; ++r) {
+    VoteNumbers numbers;
+    std::memcpy(&numbers, out_.data_ptr<std::uint8_t>() + r * vote, sizeof numbers);
+    bytes.push_back(numbers.logged_bytes);
+  }
+  const auto most = static_cast<std::int64_t>(*std::max_element(bytes.begin(), bytes.end()));
+  if (most == 0) return {};
+  const auto in = at::zeros({most}, at::kByte), out = at::zeros({most * ranks}, at::kByte);
+  std::memcpy(in.data_ptr<std::uint8_t>(), mine.data(), mine.size());
+  core_.program_communicator().all_gather(out, in, "logged values");
+  std::string logged;
+  for (int r = 0; r < ranks; ++r)
+    logged.append(reinterpret_cast<const char*>(out.data_ptr<std::uint8_t>()) + r * most,
+                  bytes[static_cast<std::size_t>(r)]);
+  return logged;
 }
 
 bool VoteExchange::scaler_looks() const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "actors/compute/compute_core.hpp"
+#include "actors/compute/metric_log.hpp"
 #include "actors/step/vote.hpp"
 
 namespace troupe {
@@ -25,6 +26,8 @@ class VoteExchange {
   /// This rank's.
   Vote& mine() noexcept { return mine_; }
   const Vote& mine() const noexcept { return mine_; }
+  /// What the program logs: it goes with the vote.
+  MetricLog& log() noexcept { return log_; }
   /// Collective. All ranks', in their order.
   std::vector<Vote> exchange();
   std::vector<Vote> decode(std::string_view votes) const {
@@ -36,11 +39,13 @@ class VoteExchange {
   void count_skipped(const Decision& decision);
 
  private:
+  std::string gather_logged(const std::string& mine);
   /// An overflow is how the loss scale is found.
   bool scaler_looks() const;
 
   ComputeCore& core_;
   Vote mine_;
+  MetricLog log_;
   std::int64_t dataset_size_ = 0;
   std::uint32_t data_hash_ = 0;
   at::Tensor in_, out_;       // u8, encoded

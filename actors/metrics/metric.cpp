@@ -10,6 +10,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tensor_io/base/error.hpp"
+
 namespace troupe {
 namespace {
 
@@ -125,6 +127,11 @@ std::string mlflow_name(const MetricName& metric) {
   return name;
 }
 
+void check_own_metric(const std::string& name) {
+  if (find_metric(name) == nullptr && !name.starts_with(kValidationPrefix)) return;
+  throw Error(ErrorCode::usage, "log", "'" + name + "' is a metric that Troupe reports itself", "choose another name");
+}
+
 void MetricRecord::add(const char* name, double value) {
   const auto* metric = find_metric(name);
   if (metric == nullptr) throw std::logic_error(std::string("no metric is called ") + name);
@@ -144,6 +151,7 @@ std::string to_json(const MetricRecord& record) {
                               {"epoch", record.epoch},
                               {"wall_time", record.wall_time}};
   for (const auto& [metric, value] : record.values) line[metric->name] = value;
+  for (const auto& [name, value] : record.own) line["own"][name] = value;
   if (record.kind == MetricRecord::Kind::train) {
     line["stragglers"] = nlohmann::ordered_json::array();
     for (const auto& slow : record.stragglers) {
@@ -185,6 +193,8 @@ MetricRecord record_from_json(const std::string& line) {
         record.values.emplace_back(metric,
                                    value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>());
     }
+    for (const auto& [name, value] : entry.value("own", nlohmann::ordered_json::object()).items())
+      record.own.emplace_back(name, value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>());
     for (const auto& slow : entry.value("stragglers", nlohmann::ordered_json::array()))
       record.stragglers.push_back(
           {slow.at("rank"), slow.at("host"), slow.at("section"), slow.at("ratio"), slow.at("own(ms)"), 0});

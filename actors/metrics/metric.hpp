@@ -24,6 +24,11 @@ const MetricName* find_metric(const std::string& name) noexcept;
 /// The name as MLflow takes it: parentheses and percent signs are not allowed there.
 std::string mlflow_name(const MetricName& metric);
 
+/// What the names of held-out metrics begin with.
+inline constexpr const char* kValidationPrefix = "validation_metrics/";
+/// Throws Error(usage) for a metric of the program's own that has the name of one of these.
+void check_own_metric(const std::string& name);
+
 /// A rank and where it runs.
 struct RunMember {
   int rank = 0, slot = 0;
@@ -41,6 +46,7 @@ struct MetricRecord {
   std::int64_t epoch = 0;
   double wall_time = 0;  ///< seconds since 1970
   std::vector<std::pair<const MetricName*, double>> values;
+  std::vector<std::pair<std::string, double>> own;  ///< metrics of the program's own (Rank::log), by name
   std::vector<Straggler> stragglers;
   bool best = false;
 

@@ -13,6 +13,7 @@ void StepWindow::add(const StepReport& report) {
     samples += report.samples;
     correct += report.correct;
     if (report.samples > 0) max_loss = std::max(max_loss, report.max_loss);
+    logged.add(report.logged);
   }
   step_ms += report.step_ms;
   exposed_ms += report.exposed_ms;
@@ -23,7 +24,7 @@ void StepWindow::add(const StepReport& report) {
   hidden_ms += std::max(0.0, report.reduce_ms - report.exposed_ms);
   batch_queue_ms += report.batch_queue_ms;
   bucket_queue_ms += report.bucket_queue_ms;
-  bucket_bytes += report.bucket_bytes;
+  buckets.bytes += report.bucket_bytes;
   if (own.size() != report.own.size() && !report.own.empty()) {
     own.assign(report.own.size(), {});
     own_steps = 0;
@@ -37,7 +38,7 @@ void StepWindow::add(const StepReport& report) {
   last_lr = report.lr;
   last_norm = report.gradient_norm;
   last_loss_scale = report.loss_scale;
-  buckets += report.buckets;
+  buckets.number += report.buckets;
   stragglers = report.stragglers;
 }
 
@@ -103,9 +104,9 @@ MetricRecord record_of(const MetricsReport& report) {
   record.add("time_metrics/checkpoint(%)", 100 * w.share(w.checkpoint_ms));
   record.add("time_metrics/overlap(%)", 100 * w.overlap());
   add_balance(record, w);
-  const auto buckets = static_cast<double>(w.buckets);
+  const auto buckets = static_cast<double>(w.buckets.number);
   record.add("buckets", w.steps > 0 ? buckets / static_cast<double>(w.steps) : 0);
-  record.add("bucket_size(MiB)", buckets > 0 ? static_cast<double>(w.bucket_bytes) / buckets / (1 << 20) : 0);
+  record.add("bucket_size(MiB)", buckets > 0 ? static_cast<double>(w.buckets.bytes) / buckets / (1 << 20) : 0);
   record.add("queue/loader(batches)", w.share(w.batch_queue_ms));  // Little's law: waiting times over the time
   record.add("queue/reducer(buckets)", w.share(w.bucket_queue_ms));
   record.add("world_size", report.world_size);
@@ -114,6 +115,7 @@ MetricRecord record_of(const MetricsReport& report) {
   record.add("loss_scale", w.last_loss_scale);
   record.add("skipped_steps", static_cast<double>(w.skipped));
   record.add("slow_ranks", static_cast<double>(w.stragglers.size()));
+  record.own = w.logged.results();
   return record;
 }
 
@@ -127,6 +129,7 @@ MetricRecord record_of(const ValidationReport& report) {
   record.add("validation_metrics/loss", report.loss);
   record.add("validation_metrics/accuracy", report.accuracy);
   record.add("validation_metrics/samples", report.samples);
+  for (const auto& [name, value] : report.logged.results()) record.own.emplace_back(kValidationPrefix + name, value);
   return record;
 }
 

@@ -11,6 +11,7 @@
 
 #include "actors/compute/compute.hpp"
 #include "actors/metrics/metric_sink.hpp"
+#include "actors/metrics/validation_report.hpp"
 #include "tensor_io/base/trace.hpp"
 
 namespace troupe {
@@ -25,10 +26,12 @@ struct StepWindow {
          bucket_queue_ms = 0;
   std::vector<SectionTimes> own;  ///< by rank, sums over ...
   std::int64_t own_steps = 0;     ///< ... so many steps; they begin anew where the world size changes
-  std::int64_t bucket_bytes = 0;
   double last_lr = 0, last_norm = 0, last_loss_scale = 1;
-  std::int64_t buckets = 0;
+  struct {
+    std::int64_t number = 0, bytes = 0;
+  } buckets;
   std::vector<Straggler> stragglers;  ///< at the last step
+  LoggedValues logged;                ///< of committed steps
 
   void add(const StepReport& report);
   /// Means over the samples of committed steps; not a number (null in JSON) where all steps were skipped.
@@ -58,12 +61,6 @@ struct MetricsReport {
   double wall_time = 0;                ///< seconds since 1970
   int world_size = 1;
   std::int64_t sent_ns = 0;  ///< steady clock
-};
-struct ValidationReport {
-  std::int64_t epoch = 0, step = 0;
-  double loss = 0, accuracy = 0, samples = 0, seconds = 0;
-  bool best = false;
-  double wall_time = 0;
 };
 /// Something else to show, in its turn.
 struct ConsoleLine {

@@ -76,7 +76,7 @@ void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes) {
 Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
   VoteNumbers numbers;
   std::memcpy(&numbers, bytes.data(), sizeof numbers);
-  Vote vote{numbers, std::vector<bool>(parameters)};
+  Vote vote{numbers, std::vector<bool>(parameters), {}};
   for (std::size_t i = 0; i < parameters; ++i) vote.used[i] = (bytes[sizeof numbers + i / 8] >> (i % 8)) & 1;
   return vote;
 }
@@ -84,8 +84,17 @@ Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
 std::vector<Vote> decode_votes(std::string_view votes, std::size_t parameters) {
   const auto bytes = vote_bytes(parameters);
   std::vector<Vote> decoded;
-  for (std::size_t begin = 0; begin + bytes <= votes.size(); begin += bytes)
+  const auto more = [&] { return decoded.empty() || decoded[0].ranks == 0 || decoded.size() < decoded[0].ranks; };
+  std::size_t begin = 0;
+  for (; begin + bytes <= votes.size() && more(); begin += bytes)
     decoded.push_back(decode_vote({reinterpret_cast<const std::uint8_t*>(votes.data()) + begin, bytes}, parameters));
+  if (decoded.empty() || decoded[0].ranks == 0) return decoded;
+  for (auto& vote : decoded) {
+    if (vote.logged_bytes > votes.size() - begin)
+      throw Error(ErrorCode::bad_data, "votes", "what a rank logged is cut short");
+    vote.logged = LoggedValues::decode(votes.substr(begin, vote.logged_bytes));
+    begin += vote.logged_bytes;
+  }
   return decoded;
 }
 
@@ -130,6 +139,7 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
     } else if (decision.stop_signal == 0) {
       decision.stop_signal = vote.stop_signal;
     }
+    decision.logged.add(vote.logged);
     for (std::size_t i = 0; i < vote.used.size(); ++i) decision.used[i] = decision.used[i] || vote.used[i];
     // A rank's own loss says more than gradients, of which a device's are looked at reduced: those all ranks see alike.
     const bool first = !decision.not_finite || (vote.not_finite_loss && !decision.loss_not_finite);

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "actors/step/logged_values.hpp"
 #include "actors/stragglers/straggler.hpp"
 #include "tensor_io/base/error.hpp"
 
@@ -33,13 +34,16 @@ struct VoteNumbers {
   std::uint8_t made_by_hook = 0;  ///< it was finite on every rank before the communication hook reduced it
   SectionTimes own;               ///< what this rank spent on its own part of the step
   std::uint32_t data_hash = 0;    ///< of the data set's files (Dataset::files_hash), folded; 0: it says nothing of them
+  std::uint32_t logged_bytes = 0;  ///< of what this rank logged, which travels behind all votes
+  std::uint32_t ranks = 0;         ///< that vote together; 0: it says nothing of what was logged
 };
-static_assert(std::is_trivially_copyable_v<VoteNumbers> && sizeof(VoteNumbers) == 104);
+static_assert(std::is_trivially_copyable_v<VoteNumbers> && sizeof(VoteNumbers) == 112);
 
 /// What each rank says at the end of a step, before anything is applied. All ranks gather all votes on the program
 /// communicator and decide alike.
 struct Vote : VoteNumbers {
   std::vector<bool> used;  ///< by parameter: has a gradient on this rank
+  LoggedValues logged;
 };
 
 /// Of all ranks.
@@ -49,6 +53,7 @@ struct StepNumbers {
   double samples = 0;
   double correct = 0;
   double gradient_norm = 0;  ///< 0 where neither clipping nor a caller asked for it
+  LoggedValues logged;       ///< metrics of the program's own, of all ranks
 };
 
 struct Decision : StepNumbers {
@@ -69,7 +74,7 @@ struct Decision : StepNumbers {
 std::size_t vote_bytes(std::size_t parameters) noexcept;
 void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes);
 Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters);
-/// All ranks', one behind the other.
+/// All ranks', one behind the other, and then what they logged. Throws Error(bad_data) where that is none of ours.
 std::vector<Vote> decode_votes(std::string_view votes, std::size_t parameters);
 
 /// Whether something that is not finite ends the job; the step is skipped otherwise.

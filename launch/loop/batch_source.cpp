@@ -246,7 +246,7 @@ std::shared_ptr<const Batch> BatchSource::make_here() {
 std::shared_ptr<const Batch> BatchSource::take() {
   auto& compute = system_of(rank_).compute();
   parts_.tasks.run();
-  if (rank_.stop_requested() && compute.micro_batch() == 0) return nullptr;
+  if ((rank_.stop_requested() || parts_.tasks.are_enough()) && compute.micro_batch() == 0) return nullptr;
   if (compute.micro_batch() == 0) parts_.trace.update(compute.steps_done());
   auto started = std::chrono::steady_clock::now();
   fault_point("data", compute.steps_done());

@@ -12,9 +12,12 @@
 #include "tensor_io/base/trace.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/layers/module_modes.hpp"
+#include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
 namespace {
+
+constexpr const char* kEnough = "enough";  // of Compute::notes: steps done
 
 RunCheckpoints::Position position_in(const DataPosition& data) {
   const auto cursor = data.cursor();
@@ -44,16 +47,23 @@ void LoopTasks::perform(Task task) {
       return;
     case program: {
       if (!between_steps_) return;
+      parts_.own_state.begin_task(task);
       ModuleModes modes(*parts_.model);
       between_steps_(rank_.steps_done());
       modes.forget();
       return;
     }
+    case epoch:
+      if (!parts_.callbacks.on_epoch || !position.epoch_is_over()) return;
+      parts_.own_state.begin_task(task);
+      parts_.callbacks.on_epoch(position.cursor().epoch - 1);
+      return;
     case validation:
       if (const auto epoch = position.cursor().epoch;
           position.epoch_is_over() && epoch % std::max<std::int64_t>(1, config_.validate_every) == 0)
         validate(epoch - 1, true);
       return;
+    case stop: ask_to_stop(); return;
     case save:
       if (saves_now()) write_checkpoint();
       return;
@@ -89,6 +99,26 @@ void LoopTasks::validate(std::int64_t epoch, bool may_be_best) {
     BestAccuracy{report->accuracy, rank_.steps_done()}.keep(compute_);
   }
   parts_.records.add(*report, validation_->held_out());
+  if (!parts_.callbacks.on_validation) return;
+  parts_.own_state.begin_task(may_be_best ? validation : last_validation);
+  parts_.callbacks.on_validation(*report);
+}
+
+// In Compute's notes, which newcomers get with the model. A rank that is not to be asked has none of the callbacks.
+bool LoopTasks::are_enough() const {
+  const auto step = whole_in(compute_.notes(), kEnough);
+  return step && rank_.steps_done() >= *step;
+}
+
+void LoopTasks::ask_to_stop() {
+  const auto& should_stop = parts_.callbacks.should_stop;
+  const auto done = rank_.steps_done();
+  if (!should_stop || !(parts_.position.epoch_is_over() || done % config_.log_interval == 0)) return;
+  auto says = at::full({1}, should_stop() ? 1.0 : 0.0, at::kDouble);
+  rank_.all_reduce(says, ReduceOp::max, "should_stop");
+  if (says.item<double>() == 0) return;
+  compute_.notes()[kEnough] = std::to_string(done);
+  parts_.records.note("notice", "the program ends the run after step " + std::to_string(done));
 }
 
 bool LoopTasks::saves_now() const {
@@ -105,9 +135,16 @@ void LoopTasks::write_checkpoint() {
 }
 
 void LoopTasks::run() {
-  if (compute_.micro_batch() != 0 || rank_.steps_done() == 0) return;
-  gather_trace_if_due();  // once more, where a rank was lost after it
-  rank_.retry([&] { perform(program, save); });
+  if (compute_.micro_batch() != 0) return;
+  if (rank_.steps_done() > 0) gather_trace_if_due();  // once more, where a rank was lost after it
+  if (checkpoints_) checkpoints_->look();
+  rank_.retry([&] {
+    int first_due = 0;
+    while (!compute_.task_due(first_due)) ++first_due;
+    parts_.own_state.settle(first_due);
+    parts_.own_state.keep_if_needed(first_due);
+    if (rank_.steps_done() > 0) perform(program, save);
+  });
 }
 
 bool LoopTasks::end_of_steps() {

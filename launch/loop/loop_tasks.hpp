@@ -19,6 +19,9 @@ class LoopTasks {
   /// Both must outlive it.
   LoopTasks(Rank& rank, RankParts& parts);
 
+  /// should_stop of a rank said so, at this step or before.
+  bool are_enough() const;
+
   /// As Rank has them.
   void between_steps(std::function<void(std::int64_t)> work) { between_steps_ = std::move(work); }
   void claim_checkpoints();
@@ -56,7 +59,9 @@ class LoopTasks {
   enum Task : std::uint8_t {
     trace,       ///< gathering it
     program,     ///< the program's own work (Rank::between_steps)
+    epoch,       ///< Callbacks::on_epoch
     validation,  ///< of an epoch's end
+    stop,        ///< Callbacks::should_stop
     save,
     last_validation,
     last_save
@@ -67,6 +72,7 @@ class LoopTasks {
   void refuse_late(const char* call, bool called) const;
   bool is_best() const;
   void validate(std::int64_t epoch, bool may_be_best);
+  void ask_to_stop();
   bool saves_now() const;
   void write_checkpoint();
   void save_if_parked(const Error& error);

@@ -19,16 +19,31 @@
 
 namespace troupe {
 
+namespace {
+
+thread_local Rank* rank_of_thread = nullptr;
+
+}  // namespace
+
+Rank& this_rank() {
+  if (rank_of_thread == nullptr)
+    throw Error(ErrorCode::usage, "this_rank", "this thread is no rank's", "call it from the loop's own thread");
+  return *rank_of_thread;
+}
+
 Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
     : config_(std::move(config)),
       parts_(std::make_unique<RankParts>(*this, system, config_, std::move(options))),
       system_(parts_->system) {
+  rank_of_thread = this;
   // What the program builds before distribute. Simulated ranks share the generator: a model that distribute does not
   // build itself depends on the order of their draws.
   (void)seed_model(config_.seed);
 }
 
 RankSystem& system_of(Rank& rank) noexcept { return rank.system_; }
+
+RankParts& parts_of(Rank& rank) noexcept { return *rank.parts_; }
 
 int Rank::rank() const noexcept { return system_.compute().rank(); }
 
@@ -40,7 +55,10 @@ std::int64_t Rank::steps_done() const noexcept { return system_.compute().steps_
 
 Communicator& Rank::communicator() { return system_.compute().program_communicator(); }
 
-Rank::~Rank() { profile_of_process().add(profile()); }
+Rank::~Rank() {
+  profile_of_process().add(profile());
+  rank_of_thread = nullptr;
+}
 
 void Rank::refuse_built(const torch::nn::Module& model) const {
   if (!config_.deferred_init) return;
@@ -180,6 +198,7 @@ StepReport Rank::step(Optimizer& programs) {
   if (report.repeat) position.interrupt();
   records.add(report, place);
   if (parts_->watch) parts_->watch->stepped(*this, optimizer, report);
+  if (parts_->callbacks.on_step && !report.repeat) parts_->callbacks.on_step(report);
   return report;
 }
 
@@ -221,6 +240,41 @@ void Rank::keep_checkpoints(torch::optim::Optimizer& optimizer) {
 void Rank::validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss) {
   parts_->tasks.validate_on(std::move(held_out), std::move(loss));
 }
+
+void Rank::add_log(const std::string& name, std::variant<double, at::Tensor> value, Reduce reduce,
+                   std::optional<double> weight) {
+  check_own_metric(name);
+  auto& compute = system_.compute();
+  const char* device_decides = nullptr;
+  if (compute.uses_graphs()) device_decides = "cuda_graphs";
+  if (config_.vote == "late" && !device().is_cpu()) device_decides = "vote";
+  if (device_decides != nullptr)
+    throw Error(ErrorCode::usage, "log",
+                "a metric can't be logged with " + std::string(device_decides) +
+                    ", with which the host does not see a step as it runs",
+                "leave " + std::string(device_decides) + " at its default");
+  compute.metric_log().add(name, std::move(value), reduce, weight);
+}
+
+void Rank::log(const std::string& name, double value, Reduce reduce, std::optional<double> weight) {
+  add_log(name, value, reduce, weight);
+}
+
+void Rank::log(const std::string& name, const at::Tensor& value, Reduce reduce, std::optional<double> weight) {
+  add_log(name, value, reduce, weight);
+}
+
+void Rank::add_state(const std::string& name, OwnStateAccess access) {
+  const char* late = nullptr;
+  if (!parts_->model) late = "no model was distributed";
+  if (parts_->tasks.keeps_checkpoints()) late = "keep_checkpoints was called before, and it reads a checkpoint";
+  if (parts_->position.has_loop()) late = "the loop has begun";
+  if (late != nullptr)
+    throw Error(ErrorCode::usage, "state", late, "call rank.state between distribute and keep_checkpoints");
+  parts_->own_state.add(name, std::move(access));
+}
+
+void Rank::set_callbacks(Callbacks callbacks) { parts_->callbacks = std::move(callbacks); }
 
 NamedTensors Rank::state_dict(Optimizer& optimizer, int root) {
   if (!parts_->model)

@@ -6,6 +6,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <cereal/archives/portable_binary.hpp>
@@ -17,6 +18,8 @@
 #include "actors/step/loss.hpp"
 #include "actors/step/step_report.hpp"
 #include "launch/config/config.hpp"
+#include "launch/loop/callbacks.hpp"
+#include "launch/loop/own_state_access.hpp"
 #include "launch/loop/step_profile.hpp"
 #include "tensor_io/base/random_seed.hpp"
 #include "tensor_io/communicator/communicator.hpp"
@@ -179,6 +182,27 @@ class Rank {
   /// outlive the loop, which goes through rank.loader or rank.uneven: in another nothing is evaluated. Throws
   /// Error(usage).
   void validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss);
+  /// A metric of the program's own, in all records beside the loss: any rank may log any name in any step, also from
+  /// within the loss function, of training and of validation. A mean is over micro-batches and ranks, weighted as their
+  /// losses are (by samples, or by the elements of Loss::sum); `weight` takes its place. A value that is logged between
+  /// two micro-batches weighs 1, and counts with the next step. In records it is reduced over the steps of the
+  /// interval. Values of a step that is skipped or run again do not count. A tensor has one element. Throws
+  /// Error(usage) for a name that can't be, one that Troupe reports itself, or one that was reduced in another way.
+  void log(const std::string& name, double value, Reduce reduce = Reduce::mean, std::optional<double> weight = {});
+  void log(const std::string& name, const at::Tensor& value, Reduce reduce = Reduce::mean,
+           std::optional<double> weight = {});
+  /// A state of the program's own, which is the same on all ranks: it is saved with checkpoints and comes back with
+  /// them, at any number of ranks; a newcomer gets it from the others; and where all ranks go back to a snapshot it
+  /// goes back, too. A tensor, a vector, map or NamedTensors of tensors, a module or its holder, or any type that
+  /// cereal serialises. Change it after `step` or in callbacks, on all ranks alike. It must outlive the loop. After
+  /// distribute, before keep_checkpoints and the loader. Throws Error(usage) for a name that is taken.
+  template <class T>
+  void state(const std::string& name, T& value) {
+    add_state(name, access_to(value));
+  }
+  /// For a loop of one's own, too: through the loader or uneven batches. Before the loop; they take the place of those
+  /// before.
+  void set_callbacks(Callbacks callbacks);
   /// The whole model's parameters and buffers by their names on `root`, in memory of their own; nothing elsewhere.
   /// Whatever the strategy: of a sharded one the parts are sent there. Collective, between steps.
   NamedTensors state_dict(Optimizer& optimizer, int root = 0);
@@ -285,6 +309,7 @@ class Rank {
 
  private:
   friend RankSystem& system_of(Rank& rank) noexcept;
+  friend RankParts& parts_of(Rank& rank) noexcept;
   template <class Build>
   auto build(Build& make) {
     const auto building = seed_model(config_.seed);
@@ -298,6 +323,9 @@ class Rank {
       return model;
     }
   }
+  void add_log(const std::string& name, std::variant<double, at::Tensor> value, Reduce reduce,
+               std::optional<double> weight);
+  void add_state(const std::string& name, OwnStateAccess access);
   void refuse_built(const torch::nn::Module& model) const;
   void distribute_module(std::shared_ptr<torch::nn::Module> model);
   void initialise(torch::nn::Module& model) const;
@@ -336,6 +364,9 @@ class Rank {
   const std::unique_ptr<RankParts> parts_;
   RankSystem& system_;  // one of them
 };
+
+/// The rank whose thread this is, for a function that is not given it. Throws Error(usage) in another thread.
+Rank& this_rank();
 
 /// The program's `main`: parses config and environment, becomes a rank of the job that launched it, N simulated ranks
 /// (`--ranks N`), or one rank alone; calls `body` on each rank's thread; reports what it throws; returns the exit code.

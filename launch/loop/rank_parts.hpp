@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "launch/config/config.hpp"
+#include "launch/loop/callbacks.hpp"
 #include "launch/loop/data_position.hpp"
 #include "launch/loop/loop_micro_batches.hpp"
 #include "launch/loop/loop_records.hpp"
@@ -14,6 +15,7 @@
 #include "launch/loop/loop_times.hpp"
 #include "launch/loop/loop_trace.hpp"
 #include "launch/loop/loop_watch.hpp"
+#include "launch/loop/own_state.hpp"
 #include "launch/loop/rank_system.hpp"
 #include "launch/loop/run_schedule.hpp"
 
@@ -29,6 +31,7 @@ struct RankParts {
         schedule(of_rank),
         micro_batches(of_rank, system, model, schedule, times),
         records(rank, position),
+        own_state(rank),
         tasks(rank, *this) {}
 
   std::shared_ptr<LoopWatch> watch;  ///< empty: no one asked to see the loop
@@ -41,7 +44,12 @@ struct RankParts {
   LoopTimes times;
   LoopMicroBatches micro_batches;
   LoopRecords records;
+  OwnState own_state;
+  Callbacks callbacks;
   LoopTasks tasks;
 };
+
+/// For the loops that a rank hands out, and what is between their steps.
+RankParts& parts_of(Rank& rank) noexcept;
 
 }  // namespace troupe

@@ -3,7 +3,7 @@
 #include "actors/rank/checkpointer.hpp"
 #include "actors/strategy/saved_state.hpp"
 #include "launch/config/data_order.hpp"
-#include "launch/loop/rank_system.hpp"
+#include "launch/loop/rank_parts.hpp"
 #include "launch/loop/validation.hpp"
 #include "launch/process/formatted.hpp"
 #include "launch/process/rank_lines.hpp"
@@ -48,7 +48,11 @@ DataFacts data_of(const std::map<std::string, std::string>& metadata) {
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(Rank& rank, Optimizer& optimizer, std::shared_ptr<FolderLock> lock)
-    : rank_(rank), optimizer_(optimizer), lock_(std::move(lock)), snapshot_(rank.config().staging_limit_mb << 20) {}
+    : rank_(rank),
+      parts_(parts_of(rank)),
+      optimizer_(optimizer),
+      lock_(std::move(lock)),
+      snapshot_(rank.config().staging_limit_mb << 20) {}
 
 void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes) {
   if (checkpointer_) return;
@@ -98,6 +102,8 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
     Position position;
     std::function<void()> accept;
     std::string saved_config;
+    OwnState::Saved own_state;
+    std::vector<std::string> notes;
     nlohmann::json outcome = nlohmann::json::object();
     try {
       const CheckpointFolder folder(path);
@@ -106,6 +112,9 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       if (manifest.ranks > 0)
         counters = RankState::from_json(folder.rank_state(0), path + "/" + rank_state_file(0)).counters;
       compute.strategy().saved_state().read_state(folder, optimizer_);
+      const auto states = manifest.metadata.find("states");
+      own_state = parts_.own_state.read(folder, states == manifest.metadata.end() ? "" : states->second,
+                                        [&notes](const std::string& note) { notes.push_back(note); });
       const auto saved = manifest.metadata.find("config");
       if (saved != manifest.metadata.end()) saved_config = saved->second;
       position = {manifest.epoch, manifest.step_in_epoch, manifest.step_in_epoch, data_of(manifest.metadata)};
@@ -136,6 +145,8 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
     }
     compute.strategy().saved_state().publish_state();
     accept();
+    parts_.own_state.accept(own_state);
+    for (const auto& note : notes) log("warning: " + note);
     for (const auto& refused : choice.refused) log("refused " + refused.path + ": " + refused.reason);
     log("resume from " + path + ", step " + std::to_string(compute.steps_done()));
     // At an epoch's end any order may follow; in the middle, what was seen is counted in samples of the former order.
@@ -173,6 +184,7 @@ std::map<std::string, std::string> RunCheckpoints::metadata(const DataFacts& dat
   metadata["config"] = config_to_json(rank_.config());
   metadata["strategy"] = compute.strategy().name();
   metadata["optimizer"] = optimizer_.name();
+  if (!parts_.own_state.empty()) metadata["states"] = parts_.own_state.names();
   metadata["world_size"] = std::to_string(rank_.world_size());
   metadata["run"] = system_of(rank_).options().run_id;
   if (data.samples > 0) metadata["samples"] = std::to_string(data.samples);
@@ -204,6 +216,8 @@ void RunCheckpoints::save(const Position& position, bool best) {
   attempt.id = compute.program_communicator().all_gather_bytes(attempt.id, "checkpoint").front();
   start_checkpointer(attempt, rank_.is_main());
   auto parts = compute.strategy().saved_state().state_parts(optimizer_, rank_.rank(), rank_.world_size());
+  parts_.own_state.check_equal();
+  for (auto& part : parts_of_first(parts_.own_state.tensors(), rank_.rank())) parts.push_back(std::move(part));
   send(position, attempt, best, rank_.rank(), rank_.world_size(), std::move(parts));
   fault_point("save", compute.steps_done());
 }
@@ -219,7 +233,9 @@ void RunCheckpoints::save_alone(const Position& position) {
   await_end();
   const auto attempt = next_attempt();
   start_checkpointer(attempt, true);
-  send(position, attempt, false, 0, 1, parts_for(replicated_state(strategy, optimizer_), 0, 1));
+  auto state = replicated_state(strategy, optimizer_);
+  for (auto& tensor : parts_.own_state.tensors()) state.push_back(std::move(tensor));
+  send(position, attempt, false, 0, 1, parts_for(state, 0, 1));
   await_end();
 }
 
@@ -247,7 +263,7 @@ void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, 
 
 // Whether PartCopied came (`copied`), or the save ended. The disk may take its time: the coordinator says for whom a
 // save waits.
-bool RunCheckpoints::await(bool copied) {
+bool RunCheckpoints::await(bool copied, std::chrono::seconds at_most) {
   bool came = false;
   system_of(rank_).compute().mailbox().actor().receive(
       [&](CheckpointSaved& saved) {
@@ -255,6 +271,8 @@ bool RunCheckpoints::await(bool copied) {
         under_way_ = false;
         failure_.reset();
         if (!saved.warning.empty() && rank_.is_main()) print_error_line("warning: " + saved.warning);
+        const auto& on_save = parts_.callbacks.on_save;
+        if (on_save && rank_.is_main() && !saved.path.empty()) on_save(saved.path);
       },
       [&](CheckpointFailed& failed) {
         under_way_ = false;
@@ -264,8 +282,12 @@ bool RunCheckpoints::await(bool copied) {
           print_error_line("warning: the checkpoint of step " + std::to_string(failed.step) +
                            " was not saved: " + failed.report.to_string());
       },
-      [&](PartCopied&) { came = true; }, caf::after(std::chrono::seconds(60)) >> [] {});
+      [&](PartCopied&) { came = true; }, caf::after(at_most) >> [] {});
   return copied && came;
+}
+
+void RunCheckpoints::look() {
+  if (under_way_) (void)await(false, std::chrono::seconds(0));
 }
 
 void RunCheckpoints::await_end() {

@@ -1,6 +1,7 @@
 #pragma once
 #include <caf/all.hpp>
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +13,8 @@
 #include "tensor_io/checkpoint/snapshot.hpp"
 
 namespace troupe {
+
+struct RankParts;
 
 /// Checkpoints of a run on one rank: takes its part of the state, hands it to the rank's Checkpointer actor (one save
 /// under way at a time), brings it back on resume. Compute's thread.
@@ -35,6 +38,8 @@ class RunCheckpoints {
   /// Not collective: this rank alone, when there are no others any more. Waits for the disk. Saves nothing, and says
   /// so, where the others held a part of the state.
   void save_alone(const Position& position);
+  /// Whether the save that is under way has ended by now; waits for nothing.
+  void look();
   /// Collective. Waits until what was saved is on disk; `again` is called, on all ranks, if the last save came to
   /// nothing because a rank was lost, or, once, because the disk refused it. Returns the last path. A failed save is
   /// printed.
@@ -48,10 +53,11 @@ class RunCheckpoints {
             std::vector<TensorPart> parts);
   std::string own_state(const Position& position) const;
   std::map<std::string, std::string> metadata(const DataFacts& data) const;
-  bool await(bool copied);
+  bool await(bool copied, std::chrono::seconds at_most = std::chrono::seconds(60));
   void await_end();
 
   Rank& rank_;
+  RankParts& parts_;
   Optimizer& optimizer_;
   std::shared_ptr<FolderLock> lock_;
   caf::actor checkpointer_;

@@ -146,7 +146,8 @@ bool UnevenLoop::next() {
       parts_->tasks.run();
       follow();
       const auto& config = rank_->config();
-      over_ = rank_->stop_requested() || (config.max_steps > 0 && rank_->steps_done() >= config.max_steps);
+      over_ = rank_->stop_requested() || parts_->tasks.are_enough() ||
+              (config.max_steps > 0 && rank_->steps_done() >= config.max_steps);
       if (!over_) {
         const auto answer = begin_round();
         if (answer == Answer::run) return true;

@@ -66,7 +66,9 @@ std::optional<ValidationReport> Validation::run() const {
   auto& compute = system_of(rank_).compute();
   auto& evaluation = compute.strategy().evaluation();
   evaluation.begin_evaluation();
-  auto sums = at::zeros({4}, at::kDouble);  // loss, what it is over, right, samples
+  auto sums = at::zeros({5}, at::kDouble);  // loss, what it is over, right, samples, batches in which it logged
+  auto& log = compute.metric_log();
+  LoggedValues logged;
   const auto shard = compute.data_shard();
   const auto [first, last] = validation_part(held_out_->size(), shard.index, shard.count);
   const auto share = std::max<std::int64_t>(1, rank_.config().batch_size / shard.count);
@@ -89,14 +91,20 @@ std::optional<ValidationReport> Validation::run() const {
     for (auto& [name, tensor] : fields) tensor = tensor.to(rank_.device());
     batch.set_fields(fields);
     std::optional<Loss> loss;
+    log.begin_micro_batch();
     const bool mine = evaluation.evaluate([&] { loss.emplace(loss_(batch)); });
-    if (!mine) continue;  // another rank has the result
+    if (!mine) {  // another rank has the result
+      log.forget_micro_batch();
+      continue;
+    }
     const auto n = static_cast<double>(batch.numel());
     const auto value = loss->value.item<double>();
     const bool is_sum = loss->elements.has_value();
-    sums += torch::tensor(
-        {is_sum ? value : value * n, is_sum ? static_cast<double>(*loss->elements) : n, loss->correct.value(), n},
-        torch::kFloat64);
+    const auto over = is_sum ? static_cast<double>(*loss->elements) : n;
+    const auto of_batch = log.take_micro_batch(over);
+    logged.add(of_batch);
+    sums += torch::tensor({is_sum ? value : value * n, over, loss->correct.value(), n, of_batch.empty() ? 0.0 : 1.0},
+                          torch::kFloat64);
   }
   evaluation.end_evaluation();
   fault_point("validate", rank_.steps_done());
@@ -106,6 +114,10 @@ std::optional<ValidationReport> Validation::run() const {
   report.samples = sums[3].item<double>();
   report.loss = sums[0].item<double>() / std::max(1.0, sums[1].item<double>());
   report.accuracy = sums[2].item<double>() / std::max(1.0, report.samples);
+  if (sums[4].item<double>() > 0) {
+    for (const auto& of_rank : rank_.communicator().all_gather_bytes(logged.encode(), "validation's log"))
+      report.logged.add(LoggedValues::decode(of_rank));
+  }
   report.seconds = seconds_since(started);
   return report;
 }

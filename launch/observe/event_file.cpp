@@ -74,11 +74,13 @@ std::string scalars_event(const MetricRecord& record) {
   event.add_double(kWallTime, record.wall_time);
   event.add_int64(kStep, record.step);
   protozero::pbf_writer summary(event, kSummary);
-  for (const auto& [metric, number] : record.values) {
+  const auto add = [&](const std::string& tag, double number) {
     protozero::pbf_writer value(summary, kValue);
-    value.add_string(kTag, metric->name);
+    value.add_string(kTag, tag);
     value.add_float(kSimpleValue, static_cast<float>(number));
-  }
+  };
+  for (const auto& [metric, number] : record.values) add(metric->name, number);
+  for (const auto& [name, number] : record.own) add(name, number);
   return bytes;
 }
 

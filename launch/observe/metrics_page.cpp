@@ -65,6 +65,7 @@ MHD_Result send(MHD_Connection* connection, Answer answer) {
 struct MetricsPage::Impl {
   prometheus::Registry registry;  // has a mutex of its own
   std::map<const MetricName*, prometheus::Gauge*> gauges;
+  std::map<std::string, prometheus::Gauge*> own;
   prometheus::Gauge *step = nullptr, *epoch = nullptr;
   LiveRecords live;
   const std::uint16_t port;
@@ -167,6 +168,11 @@ void MetricsPage::write(const MetricRecord& record) {
   for (const auto& [metric, value] : record.values) {
     auto& gauge = impl_->gauges[metric];
     if (gauge == nullptr) gauge = &impl_->add(metric->prometheus, metric->help);
+    gauge->Set(value);
+  }
+  for (const auto& [name, value] : record.own) {
+    auto& gauge = impl_->own[name];
+    if (gauge == nullptr) gauge = &impl_->add("troupe_own_metric", "A metric of the program's own.", {{"name", name}});
     gauge->Set(value);
   }
 }

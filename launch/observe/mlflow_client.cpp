@@ -234,13 +234,15 @@ void MlflowClient::log(const std::vector<MetricRecord>& records) {
     metrics.clear();
   };
   for (const auto& record : records) {
-    if (metrics.size() + record.values.size() > kMetricsOfCall) send();
-    for (const auto& [metric, value] : record.values) {
-      metrics.push_back({{"key", mlflow_name(*metric)},
+    const auto add = [&](const std::string& key, double value) {
+      if (metrics.size() == kMetricsOfCall) send();
+      metrics.push_back({{"key", key},
                          {"value", number(value)},
                          {"timestamp", static_cast<std::int64_t>(record.wall_time * 1000)},
                          {"step", record.step}});
-    }
+    };
+    for (const auto& [metric, value] : record.values) add(mlflow_name(*metric), value);
+    for (const auto& [name, value] : record.own) add(name, value);
   }
   send();
 }

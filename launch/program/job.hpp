@@ -23,6 +23,9 @@ struct Job {
   std::function<Loss(torch::nn::Module& model, const Batch& batch, const Config&)> loss;
   /// Default: the optimizer that the config names, weight decay on all parameters.
   std::function<std::unique_ptr<Optimizer>(const torch::nn::Module& model, const Config&)> optimizer;
+  /// What the program does at the places of the loop. Called once on each rank, after distribute: the place for
+  /// rank.state. What is captured by copy is each rank's own, also of simulated ranks.
+  std::function<Callbacks(Rank& rank, torch::nn::Module& model)> callbacks;
   /// The program's own options: `config.declare(...)`.
   std::function<void(Config&)> declare;
 };

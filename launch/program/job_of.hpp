@@ -11,8 +11,8 @@
 
 namespace troupe {
 
-/// One part of a JobOf: a function of these arguments and the Config, one that leaves out the Config, or a value. Empty
-/// until it is given one.
+/// One part of a JobOf: a function of these arguments and the Config or the Rank, one that leaves out both, or a value.
+/// Empty until it is given one.
 template <class Signature>
 class JobPart;
 
@@ -25,14 +25,18 @@ class JobPart<Result(Args...)> {
     using Part = std::decay_t<Given>;
     if constexpr (std::is_invocable_r_v<Result, const Part&, Args..., const Config&>) {
       call_ = std::forward<Given>(given);
+    } else if constexpr (std::is_invocable_r_v<Result, const Part&, Args..., Rank&>) {
+      call_ = [part = Part(std::forward<Given>(given))](Args... args, const Config&) -> Result {
+        return part(std::forward<Args>(args)..., this_rank());
+      };
     } else if constexpr (std::is_invocable_r_v<Result, const Part&, Args...>) {
       call_ = [part = Part(std::forward<Given>(given))](Args... args, const Config&) -> Result {
         return part(std::forward<Args>(args)...);
       };
     } else {
       static_assert(std::is_convertible_v<const Part&, Result>,
-                    "a part of a job is a function, with or without a const troupe::Config& as its last argument, or "
-                    "what it would return");
+                    "a part of a job is a function, with or without a const troupe::Config& or a troupe::Rank& as its "
+                    "last argument, or what it would return");
       call_ = [part = Part(std::forward<Given>(given))](Args..., const Config&) -> Result { return part; };
     }
   }
@@ -57,8 +61,8 @@ struct ModuleOf<Net> {
 };
 
 /// A Job whose model is a Net: a module holder, or a class derived from torch::nn::Module. Every part is a function
-/// with or without the config as its last argument, or, as data mostly is, a value. A value is one for all simulated
-/// ranks. Converts to a Job.
+/// with or without the config or the rank as its last argument, or, as data mostly is, a value. A value is one for all
+/// simulated ranks. Converts to a Job.
 ///
 ///     return troupe::run<Net>(argc, argv, {
 ///         .data = troupe::Datasets{train, held_out},
@@ -76,6 +80,7 @@ struct JobOf {
   JobPart<Datasets()> data = {};                                      ///< needed
   JobPart<Loss(Net&, const Batch&)> loss = {};                        ///< needed; the net is in train or eval mode
   JobPart<std::unique_ptr<Optimizer>(const Module&)> optimizer = {};  ///< default: as Job's
+  std::function<Callbacks(Rank&, Net&)> callbacks = {};               ///< as Job's
   std::function<void(Config&)> declare = {};                          ///< the program's own options
 
   operator Job() const {
@@ -84,14 +89,12 @@ struct JobOf {
     if (data) job.data = data;
     if (loss) {
       job.loss = [loss = loss](torch::nn::Module& module, const Batch& batch, const Config& config) {
-        auto* const own = module.as<Module>();
-        if (own == nullptr) throw Error(ErrorCode::internal, "loss", "the model is of another type than its job");
-        if constexpr (std::same_as<Net, Module>) {
-          return loss(*own, batch, config);
-        } else {
-          Net net(std::static_pointer_cast<Module>(own->shared_from_this()));
-          return loss(net, batch, config);
-        }
+        return with_net(module, [&](Net& net) { return loss(net, batch, config); });
+      };
+    }
+    if (callbacks) {
+      job.callbacks = [callbacks = callbacks](Rank& rank, torch::nn::Module& module) {
+        return with_net(module, [&](Net& net) { return callbacks(rank, net); });
       };
     }
     if (optimizer) {
@@ -104,6 +107,17 @@ struct JobOf {
   }
 
  private:
+  template <class Work>
+  static auto with_net(torch::nn::Module& module, Work&& work) {
+    auto* const own = module.as<Module>();
+    if (own == nullptr) throw Error(ErrorCode::internal, "job", "the model is of another type than its job");
+    if constexpr (std::same_as<Net, Module>) {
+      return work(*own);
+    } else {
+      Net net(std::static_pointer_cast<Module>(own->shared_from_this()));
+      return work(net);
+    }
+  }
   std::function<std::shared_ptr<torch::nn::Module>(const Config&)> make_model() const {
     if (model) {
       return [model = model](const Config& config) -> std::shared_ptr<torch::nn::Module> {

@@ -64,6 +64,7 @@ void train(const Job& job, Rank& rank, const TrainingWatch& watch) try {
     const auto autocast = rank.autocast();
     return job.loss(*model, batch, config);
   };
+  if (job.callbacks) rank.set_callbacks(job.callbacks(rank, *model));
   rank.keep_checkpoints(*optimizer);
   if (data.held_out) rank.validate_on(data.held_out, loss_of);
   run_steps(rank, data.train, *model, *optimizer, loss_of, watch);

@@ -26,6 +26,7 @@ const std::map<std::string, Rule, std::less<>>& rules() {
       {"data_cursor", {Kind::wholes, 0, kMostSteps, 3}},
       {"ddp.bucket_order", {Kind::wholes, 0, kMostIndex}},
       {"ddp.measured", {Kind::whole, 0, 1}},
+      {"enough", {Kind::whole, 0, kMostSteps}},
       {"files_hash", {Kind::hash}},
       {"local_steps.last", {Kind::whole, 0, kMostIndex}},
       {"local_steps.next", {Kind::wholes, 0, 2 * kMostSteps}},

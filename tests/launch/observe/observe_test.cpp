@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/metrics/metric.hpp"
+#include "actors/metrics/metrics.hpp"
 #include "launch/observe/append_file.hpp"
 #include "launch/observe/event_file.hpp"
 #include "launch/observe/git_commit.hpp"
@@ -117,6 +118,26 @@ TEST_CASE("[T07] a line of metrics.jsonl reads back as the record that it was") 
   CHECK(record_from_json("[]").step == -1);
 }
 
+TEST_CASE("[U04] a metric of the program's own is in a line of metrics.jsonl and on /metrics under its name") {
+  auto record = train_record(7, 1);
+  record.own = {{"accuracy/top5", 0.75}, {"noise", std::numeric_limits<double>::quiet_NaN()}};
+  const auto line = nlohmann::json::parse(to_json(record));
+  CHECK(line["own"]["accuracy/top5"] == 0.75);
+  CHECK(line["own"]["noise"].is_null());
+  const auto back = record_from_json(line.dump());
+  CHECK(to_json(back) == to_json(record));
+  REQUIRE(back.own.size() == 2);
+  CHECK(back.own[0] == record.own[0]);
+  MetricsPage page(0, "job");
+  page.write(record);
+  CHECK_THAT(page.text(), Catch::Contains("troupe_own_metric{name=\"accuracy/top5\"} 0.75"));
+  ValidationReport report;
+  report.logged.add("accuracy/top5", 0.5, Reduce::mean, 3);
+  report.logged.add("accuracy/top5", 1, Reduce::mean, 1);
+  CHECK(record_of(report).own ==
+        std::vector<std::pair<std::string, double>>{{"validation_metrics/accuracy/top5", 0.625}});
+}
+
 TEST_CASE("[T07] a rank 0 that takes over writes the records that the dead one had not, and those alone") {
   const auto line = [](std::int64_t step) { return to_json(train_record(step, 1)) + "\n"; };
   const auto known = line(8) + line(9) + line(10);
@@ -189,6 +210,7 @@ TEST_CASE("[T07] TensorBoard reads the records of several lives, steps that came
     auto validation = train_record(6, 0.125);
     validation.kind = MetricRecord::Kind::validation;
     validation.values = {{find_metric("validation_metrics/loss"), 0.125}};
+    validation.own = {{"validation_metrics/accuracy/top5", 0.75}};
     first.write(validation);
   }
   {
@@ -208,6 +230,7 @@ TEST_CASE("[T07] TensorBoard reads the records of several lives, steps that came
   CHECK((*found)["cut_off"] == 1);
   CHECK((*found)["scalars"]["loss_metrics/global_avg_loss"] ==
         nlohmann::json::parse("[[1,1.0],[2,2.0],[3,3.0],[4,4.0],[5,50.0],[6,60.0],[7,70.0]]"));
+  CHECK((*found)["scalars"].contains("validation_metrics/accuracy/top5"));
 }
 
 TEST_CASE("[T07] a port of /metrics that is taken is told with what to do, and a page listens on loopback only") {
