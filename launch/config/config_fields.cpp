@@ -89,6 +89,8 @@ const std::vector<ConfigField>& config_fields() {
       {"optimizer", "momentum", at(&Config::momentum), "of sgd", 0, 1},
       {"optimizer", "nesterov", at(&Config::nesterov), "Nesterov momentum"},
       {"optimizer", "weight_decay", at(&Config::weight_decay), "L2 for sgd, decoupled for adamw", 0, 1e6},
+      {"optimizer", "no_decay", at(&Config::no_decay),
+       "parameters without weight decay: norms, biases, globs of names (*.embedding.weight), with commas between them"},
       {"optimizer", "beta1", at(&Config::beta1), "of adamw", 0, 0.999999},
       {"optimizer", "beta2", at(&Config::beta2), "of adamw", 0, 0.99999999},
       {"optimizer", "eps", at(&Config::eps), "of adamw", 0, 1},

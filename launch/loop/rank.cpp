@@ -8,11 +8,12 @@
 #include "launch/loop/batch_source.hpp"
 #include "launch/loop/gathered_model.hpp"
 #include "launch/loop/model_file.hpp"
+#include "launch/loop/parameter_rules.hpp"
 #include "launch/loop/rank_parts.hpp"
+#include "launch/process/displayable.hpp"
 #include "launch/process/rank_lines.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/data/data_line.hpp"
-#include "tensor_io/layout/named_parameters.hpp"
 #include "tensor_io/layout/state_texts.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 #include "tensor_io/optimizer/torch_optimizer.hpp"
@@ -88,11 +89,16 @@ void Rank::initialise(torch::nn::Module& model) const {
   print_error_line(report);
 }
 
-std::unique_ptr<Optimizer> Rank::make_optimizer(const torch::nn::Module& model) const {
-  ParameterGroup group;
-  group.parameters = unique_parameters(model);
-  std::erase_if(group.parameters, [](const auto& entry) { return !entry.second.requires_grad(); });
-  return troupe::make_optimizer(config_, {std::move(group)});
+std::unique_ptr<Optimizer> Rank::make_optimizer(const torch::nn::Module& model, const ParameterRules& rules) const {
+  auto groups = parameter_groups(model, config_, rules);
+  parts_->grouped = true;
+  return troupe::make_optimizer(config_, std::move(groups));
+}
+
+void Rank::schedule(LrSchedule factor) {
+  if (parts_->position.has_loop() || parts_->times.profile().steps() > 0)
+    throw Error(ErrorCode::usage, "schedule", "the loop has begun", "call rank.schedule before it");
+  parts_->schedule.set_own(std::move(factor));
 }
 
 BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
@@ -249,6 +255,12 @@ Optimizer& Rank::in_use(Optimizer& optimizer) {
 
 Optimizer& Rank::adapted(torch::optim::Optimizer& optimizer, const char* operation) {
   if (!parts_->model)
+  if (!config_.no_decay.empty() && (!parts_->grouped || optimizer.has_own_rates())) {
+    throw Error(ErrorCode::usage, "no_decay",
+                "it is '" + displayable(config_.no_decay) + "', and this program groups the parameters of its " +
+                    optimizer.name() + " optimizer itself",
+                "take rank.make_optimizer(*model), or leave no_decay out");
+  }
     throw Error(ErrorCode::usage, operation, "no model was distributed", "call rank.distribute(model) before the loop");
   auto& adapter = parts_->adapters[&optimizer];
   if (!adapter) adapter = std::make_unique<TorchOptimizer>(optimizer, *parts_->model);
