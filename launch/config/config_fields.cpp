@@ -141,6 +141,8 @@ const std::vector<ConfigField>& config_fields() {
                                           "rank_0: else rank 0 is right; or always stop"}),
       {"training", "seed", at(&Config::seed), "of everything random", 0, 9e18},
       {"training", "validate_every", at(&Config::validate_every), "epochs between two validations; 0: never", 0, kMany},
+      {"training", "validate_only", at(&Config::validate_only),
+       "load the model that resume or init_from names, evaluate the held-out data once, train and save nothing"},
 
       per_rank({"checkpoint", "checkpoint_dir", at(&Config::checkpoint_dir),
                 "where checkpoints go; auto: `checkpoints` in run_dir"}),

@@ -106,6 +106,7 @@ BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
     throw Error(ErrorCode::usage, "resume", "resume is '" + config_.resume + "', and this program keeps no checkpoints",
                 "call rank.keep_checkpoints(optimizer) before rank.loader(dataset)");
   }
+  parts_->tasks.check_validation();
   auto& records = parts_->records;
   records.open();
   const bool begins = system_.compute().membership().generation == 1;
@@ -155,6 +156,10 @@ const StepProfile& Rank::profile() const noexcept { return parts_->times.profile
 
 StepReport Rank::step(Optimizer& programs) {
   auto& optimizer = in_use(programs);
+  if (config_.validate_only) {
+    throw Error(ErrorCode::usage, "validate_only", "this program's loop takes its batches elsewhere, and would train",
+                "take them from rank.loader or rank.uneven, which give none then");
+  }
   auto& position = parts_->position;
   auto& times = parts_->times;
   auto& trace = parts_->trace;
@@ -250,17 +255,17 @@ void Rank::recover(const Error& error) {
 StepReport Rank::step(torch::optim::Optimizer& optimizer) { return step(adapted(optimizer, "step")); }
 
 Optimizer& Rank::in_use(Optimizer& optimizer) {
-  return parts_->watch ? parts_->watch->in_place_of(optimizer) : optimizer;
-}
-
-Optimizer& Rank::adapted(torch::optim::Optimizer& optimizer, const char* operation) {
-  if (!parts_->model)
   if (!config_.no_decay.empty() && (!parts_->grouped || optimizer.has_own_rates())) {
     throw Error(ErrorCode::usage, "no_decay",
                 "it is '" + displayable(config_.no_decay) + "', and this program groups the parameters of its " +
                     optimizer.name() + " optimizer itself",
                 "take rank.make_optimizer(*model), or leave no_decay out");
   }
+  return parts_->watch ? parts_->watch->in_place_of(optimizer) : optimizer;
+}
+
+Optimizer& Rank::adapted(torch::optim::Optimizer& optimizer, const char* operation) {
+  if (!parts_->model)
     throw Error(ErrorCode::usage, operation, "no model was distributed", "call rank.distribute(model) before the loop");
   auto& adapter = parts_->adapters[&optimizer];
   if (!adapter) adapter = std::make_unique<TorchOptimizer>(optimizer, *parts_->model);
