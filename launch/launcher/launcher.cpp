@@ -229,7 +229,8 @@ int launch(const LauncherOptions& given) {
     is_apart = choice.is_apart;
     if (!choice.note.empty()) std::fprintf(stderr, "resume: %s\n", choice.note.c_str());
     // In the run's folder they are kept by its lock.
-    if (!choice.checkpoint_dir.starts_with(choice.folder + "/")) require_free(choice.checkpoint_dir, options.command);
+    if (!is_apart && !choice.checkpoint_dir.starts_with(choice.folder + "/"))
+      require_free(choice.checkpoint_dir, options.command);
   }
   RunLock lock(run.folder, is_new, run.checkpoint.empty(), !is_apart);
   if (options.time_limit > 0ms) options.stop_at = std::chrono::steady_clock::now() + time_to_stop(options.time_limit);
