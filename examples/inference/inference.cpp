@@ -1,8 +1,8 @@
-// Uses an image classifier that examples/image_classifier has trained: no ranks, no settings, no training.
+// Uses an image classifier that examples/image_classifier has trained: no ranks and no training.
 //
-//   build/release/examples/inference/inference runs/latest/checkpoints/best
+//   build/release/examples/inference/inference runs/latest/checkpoints runs/latest/config.toml
 //
-// expect: how many tensors were loaded, and the share of the held-out digits that are named right: the held-out
+// expect: how many tensors were loaded, and the share of the held-out images that are named right: the held-out
 // accuracy of that checkpoint.
 #include <cstdio>
 #include <numeric>
@@ -17,13 +17,16 @@ double accuracy_of(MiniResNet& model, const troupe::Dataset& data) {
 }
 
 int main(int argc, char** argv) try {
-  if (argc != 2) return std::fputs("usage: inference CHECKPOINT\n", stderr), 2;
-  MiniResNet model(1, 10);
+  if (argc != 3) return std::fputs("usage: inference CHECKPOINT CONFIG.toml\n", stderr), 2;
+  troupe::Config config;
+  troupe::read_config_file(config, argv[2]);
+  MiniResNet model(config.in_channels, config.num_classes);
   std::puts(troupe::load_weights(model, argv[1]).c_str());
   model->eval();
   torch::NoGradGuard no_grad;
-  const auto digits = troupe::make_datasets({}, 42).second;  // the held-out ones; 42 is the config's seed
-  std::printf("accuracy %.2f%% of %lld\n", 100 * accuracy_of(model, *digits), static_cast<long long>(digits->size()));
+  const auto held_out = troupe::make_datasets(config, config.seed).second;
+  std::printf("accuracy %.2f%% of %lld\n", 100 * accuracy_of(model, *held_out),
+              static_cast<long long>(held_out->size()));
   return 0;
 } catch (const troupe::Error& error) {
   std::fprintf(stderr, "error: %s\n", error.what());
