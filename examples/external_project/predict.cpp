@@ -2,7 +2,7 @@
 //
 //   build/predict runs/latest/checkpoints 0.5
 //
-// expect: two numbers that are near each other, what the model says and sin(3 x).
+// expect: what the model says, and sin(3 x): the nearer, the longer it has trained.
 #include "wave.hpp"
 
 #include <cstdio>
