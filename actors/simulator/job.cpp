@@ -90,11 +90,10 @@ void Job::start_coordinator(int life) {
   options.recovery.min_ranks = options_.min_ranks;
   if (options_.plan) options.plan = options_.plan;
   options.draw_incarnation = [this] { return ++incarnations_; };
-  auto* const process = coordinator_;
-  options.record = [this, process](const Membership& next) {
+  options.record = [this, process = coordinator_](const Membership& next) {
     if (process->alive) record(next);
   };
-  options.log = [this, process](const std::string& line) {
+  options.log = [this, process = coordinator_](const std::string& line) {
     if (process->alive) world_.log("says: " + line);
   };
   options.life = coordinator_->life = life;
@@ -102,7 +101,7 @@ void Job::start_coordinator(int life) {
   if (!journal_.empty() && !options.without_journal) options.resumed = journal_.back();
   coordinator_actor_ = world_.spawn(
       *coordinator_,
-      [this, process, options](CoordinatorActor::stateful_pointer<CoordinatorState> self, NoArgument) {
+      [this, process = coordinator_, options](CoordinatorActor::stateful_pointer<CoordinatorState> self, NoArgument) {
         if (process == coordinator_) coordinator_state_ = &self->state;
         return coordinator(self, options);
       },

@@ -26,6 +26,7 @@ struct TrainingOptions : LossScalerOptions {
   std::uint64_t seed = 42;
   std::int64_t log_interval = 10;        ///< steps between two log lines
   std::int64_t validate_every = 1;       ///< epochs between two validations; 0: never
+  bool validate_only = false;            ///< load a model, evaluate the held-out data once, train and save nothing
   std::string checkpoint_dir = "auto";   ///< auto: `checkpoints` in run_dir
   std::int64_t save_every = 0;           ///< steps between two checkpoints; 0: only at the end; -1: never
   std::int64_t keep_last = 3;            ///< checkpoints to keep, `best` not counted

@@ -273,6 +273,9 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv) {
   if (config.checkpoint_dir.empty() && (config.save_every >= 0 || config.resume == "latest"))
     throw wrong("config", "checkpoint_dir", "it is empty",
                 "name a folder, or leave saving (save_every -1) and resume out");
+  if (config.validate_only && config.resume.empty() && config.init_from.empty())
+    throw wrong("config", "validate_only", "there is no model to evaluate",
+                "name one: --resume latest, --resume RUN@STEP, or --init_from FILE");
   if (config.run_dir.empty() && profile_setting(config.profile).traces())
     throw wrong("config", "profile", "a trace goes into run_dir, which is empty",
                 "name a folder, or take --profile true");

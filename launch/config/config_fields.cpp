@@ -89,6 +89,8 @@ const std::vector<ConfigField>& config_fields() {
       {"optimizer", "momentum", at(&Config::momentum), "of sgd", 0, 1},
       {"optimizer", "nesterov", at(&Config::nesterov), "Nesterov momentum"},
       {"optimizer", "weight_decay", at(&Config::weight_decay), "L2 for sgd, decoupled for adamw", 0, 1e6},
+      {"optimizer", "no_decay", at(&Config::no_decay),
+       "parameters without weight decay: norms, biases, globs of names (*.embedding.weight), with commas between them"},
       {"optimizer", "beta1", at(&Config::beta1), "of adamw", 0, 0.999999},
       {"optimizer", "beta2", at(&Config::beta2), "of adamw", 0, 0.99999999},
       {"optimizer", "eps", at(&Config::eps), "of adamw", 0, 1},
@@ -139,6 +141,8 @@ const std::vector<ConfigField>& config_fields() {
                                           "rank_0: else rank 0 is right; or always stop"}),
       {"training", "seed", at(&Config::seed), "of everything random", 0, 9e18},
       {"training", "validate_every", at(&Config::validate_every), "epochs between two validations; 0: never", 0, kMany},
+      {"training", "validate_only", at(&Config::validate_only),
+       "load the model that resume or init_from names, evaluate the held-out data once, train and save nothing"},
 
       per_rank({"checkpoint", "checkpoint_dir", at(&Config::checkpoint_dir),
                 "where checkpoints go; auto: `checkpoints` in run_dir"}),

@@ -7,6 +7,8 @@
 
 #include <toml++/toml.h>
 
+#include "launch/config/config_fields.hpp"
+
 namespace troupe {
 namespace {
 
@@ -20,6 +22,14 @@ std::string bare(std::string name) {
   return name;
 }
 
+// A switch may have no value.
+bool is_switch(const std::string& name) {
+  for (const auto& field : config_fields()) {
+    if (name == field.name) return std::holds_alternative<bool Config::*>(field.member);
+  }
+  return false;
+}
+
 std::map<std::string, std::string> flags_of(const std::vector<std::string>& command) {
   std::map<std::string, std::string> flags;
   for (std::size_t i = 1; i < command.size(); ++i) {
@@ -29,6 +39,8 @@ std::map<std::string, std::string> flags_of(const std::vector<std::string>& comm
       flags[bare(word.substr(0, equals))] = word.substr(equals + 1);
     } else if (i + 1 < command.size() && !command[i + 1].starts_with("--")) {
       flags[bare(word)] = command[i + 1];
+    } else if (const auto name = bare(word); is_switch(name)) {
+      flags[name] = "true";
     }
   }
   return flags;

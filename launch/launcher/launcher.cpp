@@ -13,6 +13,7 @@
 #include <optional>
 #include <thread>
 
+#include "launch/config/profile_setting.hpp"
 #include "launch/config/settings_ahead.hpp"
 #include "launch/launcher/coordinator_child.hpp"
 #include "launch/launcher/failure_report.hpp"
@@ -39,6 +40,13 @@ using namespace std::chrono_literals;
 
 namespace {
 
+bool validates_only(const std::vector<std::string>& command) {
+  const auto ahead = settings_ahead(command, {"validate_only"});
+  const auto found = ahead.find("validate_only");
+  bool only = false;
+  return found != ahead.end() && parse_switch(found->second, only) && only;
+}
+
 // Learns from node 0's coordinator which run this node's ranks belong to. Returns the signal that came meanwhile.
 int join_run(RankProcessOptions& ranks, const std::optional<JobKeys>& keys, StopSignals& signals) {
   int signal = 0;
@@ -63,7 +71,7 @@ int join_run(RankProcessOptions& ranks, const std::optional<JobKeys>& keys, Stop
     if (error.code() != ErrorCode::interrupted) throw;
     return signal;
   }
-  point_latest_to(ranks.run.folder);
+  if (!validates_only(ranks.command)) point_latest_to(ranks.run.folder);
   return 0;
 }
 
@@ -179,6 +187,7 @@ RunSettings run_settings(const LauncherOptions& options) {
   take("run_dir", settings.run_dir);
   take("checkpoint_dir", settings.checkpoint_dir);
   take("resume", settings.resume);
+  settings.validate_only = validates_only(options.command);
   if (options.run_dir != kNewRunFolder) settings.run_dir = options.run_dir;
   if (settings.run_dir.empty()) settings.run_dir = kNewRunFolder;  // the program wants none; the ranks' logs need one
   return settings;
@@ -212,16 +221,18 @@ int launch(const LauncherOptions& given) {
   const bool joins = options.nnodes > 0 && options.node_rank > 0;  // node 0 chooses
   const auto fresh = new_run_identity();
   RunOfJob run{fresh.id, options.run_dir, fresh.id, {}};
-  bool is_new = false;
+  bool is_new = false, is_apart = false;
   if (!joins) {
     const auto choice = choose_run(run_settings(options), fresh, options.command[0]);
     run = {fresh.id, choice.folder, choice.id, choice.resume};
     is_new = choice.is_new_folder;
+    is_apart = choice.is_apart;
     if (!choice.note.empty()) std::fprintf(stderr, "resume: %s\n", choice.note.c_str());
     // In the run's folder they are kept by its lock.
-    if (!choice.checkpoint_dir.starts_with(choice.folder + "/")) require_free(choice.checkpoint_dir, options.command);
+    if (!is_apart && !choice.checkpoint_dir.starts_with(choice.folder + "/"))
+      require_free(choice.checkpoint_dir, options.command);
   }
-  RunLock lock(run.folder, is_new, run.checkpoint.empty());
+  RunLock lock(run.folder, is_new, run.checkpoint.empty(), !is_apart);
   if (options.time_limit > 0ms) options.stop_at = std::chrono::steady_clock::now() + time_to_stop(options.time_limit);
   return ended(run_until_kept(options.recovery, [&](int starts_over) {
     return options.hosts.empty() ? launch_as_node(options, run, lock, starts_over)

@@ -119,6 +119,7 @@ void BatchSource::start() {
   if (!rank_.device().is_cpu()) options.feed = std::make_shared<DeviceFeed>(rank_.device());
   options.consumer = system_of(rank_).compute().address();
   options.supervisor = system_of(rank_).supervisor();
+  if (config.validate_only) options.epochs = 0;
   ended_ = false;
   if (system_of(rank_).compute().shares_per_rank() > 0) return start_shares(std::move(options));
   if (DirectLoader::suits(options)) {
@@ -142,7 +143,9 @@ void BatchSource::start_shares(DataLoaderOptions options) {
 std::optional<BatchDone> BatchSource::load_share() {
   const auto& config = rank_.config();
   const auto steps = rank_.steps_per_epoch();
-  if (cursor_.epoch >= config.epochs || (config.max_steps > 0 && steps_done_ >= config.max_steps)) return std::nullopt;
+  if (config.validate_only || cursor_.epoch >= config.epochs ||
+      (config.max_steps > 0 && steps_done_ >= config.max_steps))
+    return std::nullopt;
   const auto share = system_of(rank_).compute().strategy().capability<DemandShares>()->next_share();
   BatchOrder order;
   order.epoch = cursor_.epoch;

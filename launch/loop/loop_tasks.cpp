@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "launch/loop/batch_source.hpp"
+#include "launch/loop/console.hpp"
 #include "launch/loop/rank_parts.hpp"
 #include "launch/process/displayable.hpp"
 #include "launch/process/formatted.hpp"
+#include "launch/process/rank_lines.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
@@ -68,7 +70,9 @@ void LoopTasks::perform(Task task) {
       if (saves_now()) write_checkpoint();
       return;
     case last_validation:
-      if (!position.epoch_is_over() && !rank_.stop_requested()) validate(position.cursor().epoch, false);
+      if (rank_.stop_requested()) return;
+      if (config_.validate_only || !position.epoch_is_over())
+        validate(position.cursor().epoch - (position.epoch_is_over() ? 1 : 0), false);
       return;
     case last_save:
       if (!saves_now()) write_checkpoint();
@@ -99,6 +103,7 @@ void LoopTasks::validate(std::int64_t epoch, bool may_be_best) {
     BestAccuracy{report->accuracy, rank_.steps_done()}.keep(compute_);
   }
   parts_.records.add(*report, validation_->held_out());
+  if (config_.validate_only && !parts_.records.are_shown() && rank_.is_main()) print_line(validation_line(*report));
   if (!parts_.callbacks.on_validation) return;
   parts_.own_state.begin_task(may_be_best ? validation : last_validation);
   parts_.callbacks.on_validation(*report);
@@ -127,7 +132,7 @@ bool LoopTasks::saves_now() const {
 }
 
 void LoopTasks::write_checkpoint() {
-  if (!checkpoints_) return;
+  if (!checkpoints_ || config_.validate_only) return;
   const TraceSpan span("checkpoint", TraceEvent::Kind::phase);
   const auto started = std::chrono::steady_clock::now();
   checkpoints_->save(position_in(parts_.position), is_best());
@@ -135,7 +140,7 @@ void LoopTasks::write_checkpoint() {
 }
 
 void LoopTasks::run() {
-  if (compute_.micro_batch() != 0) return;
+  if (compute_.micro_batch() != 0 || config_.validate_only) return;
   if (rank_.steps_done() > 0) gather_trace_if_due();  // once more, where a rank was lost after it
   if (checkpoints_) checkpoints_->look();
   rank_.retry([&] {
@@ -158,7 +163,7 @@ bool LoopTasks::end_of_steps() {
   // No rank leaves before the others are done, and the last checkpoint is on disk: one that is lost meanwhile can still
   // be replaced.
   std::string checkpoint;
-  if (checkpoints_) checkpoint = checkpoints_->finish([this] { write_checkpoint(); });
+  if (checkpoints_ && !config_.validate_only) checkpoint = checkpoints_->finish([this] { write_checkpoint(); });
   fault_point("end", compute_.steps_done());
   compute_.leave_loop();
   report_end(checkpoint);
@@ -166,6 +171,7 @@ bool LoopTasks::end_of_steps() {
 }
 
 void LoopTasks::report_end(const std::string& checkpoint) {
+  if (config_.validate_only) return;
   if (const auto best = BestAccuracy::of(compute_).value; validation_ && best >= 0) {
     parts_.records.line(formatted("best held-out accuracy: %.2f%%", 100 * best));
   }
@@ -179,7 +185,8 @@ void LoopTasks::report_end(const std::string& checkpoint) {
 }
 
 void LoopTasks::claim_checkpoints() {
-  if (config_.save_every < 0 || !rank_.is_main() || compute_.membership().generation > 1) return;
+  if (config_.save_every < 0 || config_.validate_only || !rank_.is_main() || compute_.membership().generation > 1)
+    return;
   const auto& directory = config_.checkpoint_dir;
   if (!checkpoint_lock_) checkpoint_lock_ = lock_directory(directory);
   if (!config_.resume.empty() || !parts_.system.options().begins) return;
@@ -208,8 +215,20 @@ void LoopTasks::keep_checkpoints(Optimizer& optimizer) {
 
 void LoopTasks::validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss) {
   refuse_late("validate_on", validation_ != nullptr);
-  if (config_.validate_every > 0)
+  if (config_.validate_every > 0 || config_.validate_only)
     validation_ = std::make_unique<Validation>(rank_, *parts_.model, std::move(held_out), std::move(loss));
+}
+
+void LoopTasks::check_validation() const {
+  if (!config_.validate_only) return;
+  if (config_.resume.empty() && config_.init_from.empty()) {  // `auto` found none
+    throw Error(ErrorCode::usage, "validate_only", "there is no checkpoint, so no model to evaluate",
+                "name one: --resume RUN@STEP, or --init_from FILE");
+  }
+  if (!validation_) {
+    throw Error(ErrorCode::usage, "validate_only", "this program has no held-out data",
+                "give it some: job.data's held_out, or rank.validate_on before the loop");
+  }
 }
 
 void LoopTasks::refuse_late(const char* call, bool called) const {
@@ -221,7 +240,7 @@ void LoopTasks::refuse_late(const char* call, bool called) const {
 }
 
 void LoopTasks::save_if_parked(const Error& error) {
-  if (checkpoints_ && parts_.position.has_loop() && error.code() == ErrorCode::parked &&
+  if (checkpoints_ && !config_.validate_only && parts_.position.has_loop() && error.code() == ErrorCode::parked &&
       error.report().rank == rank_.rank())
     checkpoints_->save_alone(position_in(parts_.position));
 }

@@ -31,6 +31,8 @@ class LoopTasks {
   const Dataset* held_out() const noexcept { return validation_ ? &validation_->held_out() : nullptr; }
 
   bool keeps_checkpoints() const noexcept { return checkpoints_ != nullptr; }
+  /// Before a loop. Throws Error(usage) where the config says validate_only, and there is no model or no data for it.
+  void check_validation() const;
   /// Collective, at the end of a step.
   void gather_trace_if_due();
   /// Collective, before the loop gets a batch: does what is due. Nothing within a step.

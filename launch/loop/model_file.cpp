@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "launch/loop/gathered_model.hpp"
+#include "launch/loop/load_weights.hpp"
 #include "launch/process/rank_lines.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
@@ -41,21 +42,31 @@ NamedTensors read_file(const std::string& path, std::vector<std::string>* notes)
   return tensors;
 }
 
-std::vector<std::pair<std::string, std::string>> parse_renames(const std::string& text) {
+// What errors call the call and its settings.
+struct Words {
+  const char *operation, *renames, *remedy, *remedy_for_names;
+};
+constexpr Words kConfigWords{"init_from", "init_rename",
+                             "--init_rename old=new maps names, --init_allow_missing true takes what fits",
+                             "--init_rename old=new maps names"};
+constexpr Words kCallWords{"load_weights", "rename",
+                           "LoadOptions::rename (old=new) maps names, allow_missing takes what fits",
+                           "LoadOptions::rename (old=new) maps names"};
+
+std::vector<std::pair<std::string, std::string>> parse_renames(const std::string& text, const char* field) {
   std::vector<std::pair<std::string, std::string>> renames;
   std::istringstream in(text);
   for (std::string word; std::getline(in, word, ',');) {
     const auto equals = word.find('=');
     if (equals == word.npos || equals == 0)
-      throw Error(ErrorCode::usage, "init_rename", printable(word) + " is not old=new",
-                  "for instance encoder.=backbone.");
+      throw Error(ErrorCode::usage, field, printable(word) + " is not old=new", "for instance encoder.=backbone.");
     renames.emplace_back(word.substr(0, equals), word.substr(equals + 1));
   }
   return renames;
 }
 
-void rename(NamedTensors& tensors, const std::string& text) {
-  const auto renames = parse_renames(text);
+void rename(NamedTensors& tensors, const std::string& text, const char* field) {
+  const auto renames = parse_renames(text, field);
   std::vector<bool> fits(renames.size());
   for (auto& [name, tensor] : tensors) {
     for (std::size_t i = 0; i < renames.size(); ++i) {
@@ -67,7 +78,7 @@ void rename(NamedTensors& tensors, const std::string& text) {
   }
   for (std::size_t i = 0; i < renames.size(); ++i) {
     if (!fits[i])
-      throw Error(ErrorCode::usage, "init_rename", "no tensor of the file begins with " + printable(renames[i].first));
+      throw Error(ErrorCode::usage, field, "no tensor of the file begins with " + printable(renames[i].first));
   }
 }
 
@@ -120,16 +131,18 @@ NamedTensors read_model(const std::string& given, bool everything, std::vector<s
 }
 
 std::string load_initial_model(torch::nn::Module& model, const InitialModelOptions& options) {
+  const auto& words = options.by_config ? kConfigWords : kCallWords;
+  const auto operation = words.operation + (" " + options.path);
   NamedTensors saved;
   std::vector<std::string> notes;
   try {
     saved = read_model(options.path, false, &notes);
   } catch (const Error& error) {
     auto report = error.report();
-    report.operation = "init_from " + report.operation;
+    report.operation = words.operation + (" " + report.operation);
     throw Error(std::move(report));
   }
-  rename(saved, options.rename);
+  rename(saved, options.rename, words.renames);
   const auto live = live_tensors(model);
   std::map<std::string, at::Tensor> dtypes;
   for (const auto& [name, tensor] : live) dtypes.emplace(name, tensor);
@@ -139,8 +152,7 @@ std::string load_initial_model(torch::nn::Module& model, const InitialModelOptio
   }
   const auto difference = compare_state(saved, live);
   if (!difference.empty() && !options.allow_missing) {
-    throw Error(ErrorCode::mismatch, "init_from " + options.path, difference.describe(),
-                "--init_rename old=new maps names, --init_allow_missing true takes what fits");
+    throw Error(ErrorCode::mismatch, operation, difference.describe(), words.remedy);
   }
   NamedTensors from, to;
   for (const auto& [name, tensor] : saved) {
@@ -150,14 +162,17 @@ std::string load_initial_model(torch::nn::Module& model, const InitialModelOptio
     to.emplace_back(name, target->second);
   }
   if (from.empty())
-    throw Error(ErrorCode::mismatch, "init_from " + options.path, "no tensor fits: " + difference.describe(),
-                "--init_rename old=new maps names");
+    throw Error(ErrorCode::mismatch, operation, "no tensor fits: " + difference.describe(), words.remedy_for_names);
   copy_state(from, to, "loading the initial model");
-  auto report = "initial model from " + options.path + ": " +
+  auto report = (options.by_config ? "initial model from " : "weights from ") + options.path + ": " +
                 count(from.size(), "of " + std::to_string(live.size()) + " tensors");
   if (!difference.empty()) report += "; " + difference.describe();
   for (const auto& note : notes) report += "; " + note;
   return report;
+}
+
+std::string load_weights(torch::nn::Module& model, const std::string& path, const LoadOptions& options) {
+  return load_initial_model(model, {path, options.rename, options.allow_missing, false});
 }
 
 }  // namespace troupe

@@ -27,6 +27,7 @@ struct InitialModelOptions {
   std::string path;    ///< as read_model's
   std::string rename;  ///< `old=new,…`: a name that begins with `old` begins with `new` instead; the first that fits
   bool allow_missing = false;  ///< what is in the file or in the model alone, or has another shape, is left as it is
+  bool by_config = true;       ///< errors name the config's settings; else load_weights and LoadOptions
 };
 
 /// Copies a file's values into the model's parameters and buffers of the same names, converting dtypes. All or nothing.

@@ -8,11 +8,12 @@
 #include "launch/loop/batch_source.hpp"
 #include "launch/loop/gathered_model.hpp"
 #include "launch/loop/model_file.hpp"
+#include "launch/loop/parameter_rules.hpp"
 #include "launch/loop/rank_parts.hpp"
+#include "launch/process/displayable.hpp"
 #include "launch/process/rank_lines.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/data/data_line.hpp"
-#include "tensor_io/layout/named_parameters.hpp"
 #include "tensor_io/layout/state_texts.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 #include "tensor_io/optimizer/torch_optimizer.hpp"
@@ -106,11 +107,16 @@ void Rank::initialise(torch::nn::Module& model) const {
   print_error_line(report);
 }
 
-std::unique_ptr<Optimizer> Rank::make_optimizer(const torch::nn::Module& model) const {
-  ParameterGroup group;
-  group.parameters = unique_parameters(model);
-  std::erase_if(group.parameters, [](const auto& entry) { return !entry.second.requires_grad(); });
-  return troupe::make_optimizer(config_, {std::move(group)});
+std::unique_ptr<Optimizer> Rank::make_optimizer(const torch::nn::Module& model, const ParameterRules& rules) const {
+  auto groups = parameter_groups(model, config_, rules);
+  parts_->grouped = true;
+  return troupe::make_optimizer(config_, std::move(groups));
+}
+
+void Rank::schedule(LrSchedule factor) {
+  if (parts_->position.has_loop() || parts_->times.profile().steps() > 0)
+    throw Error(ErrorCode::usage, "schedule", "the loop has begun", "call rank.schedule before it");
+  parts_->schedule.set_own(std::move(factor));
 }
 
 BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
@@ -118,6 +124,7 @@ BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
     throw Error(ErrorCode::usage, "resume", "resume is '" + config_.resume + "', and this program keeps no checkpoints",
                 "call rank.keep_checkpoints(optimizer) before rank.loader(dataset)");
   }
+  parts_->tasks.check_validation();
   auto& records = parts_->records;
   records.open();
   const bool begins = system_.compute().membership().generation == 1;
@@ -167,6 +174,10 @@ const StepProfile& Rank::profile() const noexcept { return parts_->times.profile
 
 StepReport Rank::step(Optimizer& programs) {
   auto& optimizer = in_use(programs);
+  if (config_.validate_only) {
+    throw Error(ErrorCode::usage, "validate_only", "this program's loop takes its batches elsewhere, and would train",
+                "take them from rank.loader or rank.uneven, which give none then");
+  }
   auto& position = parts_->position;
   auto& times = parts_->times;
   auto& trace = parts_->trace;
@@ -298,6 +309,12 @@ void Rank::recover(const Error& error) {
 StepReport Rank::step(torch::optim::Optimizer& optimizer) { return step(adapted(optimizer, "step")); }
 
 Optimizer& Rank::in_use(Optimizer& optimizer) {
+  if (!config_.no_decay.empty() && (!parts_->grouped || optimizer.has_own_rates())) {
+    throw Error(ErrorCode::usage, "no_decay",
+                "it is '" + displayable(config_.no_decay) + "', and this program groups the parameters of its " +
+                    optimizer.name() + " optimizer itself",
+                "take rank.make_optimizer(*model), or leave no_decay out");
+  }
   return parts_->watch ? parts_->watch->in_place_of(optimizer) : optimizer;
 }
 

@@ -20,6 +20,7 @@
 #include "launch/config/config.hpp"
 #include "launch/loop/callbacks.hpp"
 #include "launch/loop/own_state_access.hpp"
+#include "launch/loop/parameter_rules.hpp"
 #include "launch/loop/step_profile.hpp"
 #include "tensor_io/base/random_seed.hpp"
 #include "tensor_io/communicator/communicator.hpp"
@@ -27,6 +28,7 @@
 #include "tensor_io/layers/autocast.hpp"
 #include "tensor_io/layers/deferred_init.hpp"
 #include "tensor_io/optimizer/optimizer.hpp"
+#include "tensor_io/optimizer/schedule.hpp"
 
 namespace caf {
 class actor_system;
@@ -106,8 +108,19 @@ class Rank {
     }
   }
 
-  /// The optimizer that the config names, over all parameters that require a gradient.
-  std::unique_ptr<Optimizer> make_optimizer(const torch::nn::Module& model) const;
+  /// The optimizer that the config names, over all parameters that require a gradient, in groups by `rules` and the
+  /// config's no_decay; see parameter_groups, which throws Error(usage).
+  std::unique_ptr<Optimizer> make_optimizer(const torch::nn::Module& model, const ParameterRules& rules = {}) const;
+
+  /// The learning rate's schedule by code, in the place of the config's: `factor(step, total_steps)` multiplies the
+  /// config's lr, or the rates of a torch::optim optimizer. It must be a pure function of the two. `total_steps` is
+  /// known once there is a loader, or by max_steps; else it is 0.
+  ///
+  ///     rank.schedule([](std::int64_t step, std::int64_t total) { return 1 - double(step) / total; });
+  ///
+  /// Once, before the loop. Throws Error(usage) where the config has a schedule, too. A step whose factor is negative
+  /// or not finite ends with Error(user).
+  void schedule(LrSchedule factor);
 
   /// This rank's batches of the data set: all epochs of the config, from the step that the run stands at. Ends early
   /// after a stop request.
@@ -158,9 +171,9 @@ class Rank {
   /// again from the loader.
   StepReport step(Optimizer& optimizer);
   StepReport step(torch::optim::Optimizer& optimizer);
-  /// The rate of the next step, by the config's lr and schedule. A torch::optim optimizer has rates of its own, which
-  /// the schedule multiplies; they are not in it. Throws Error(usage) for a schedule that needs a length where there is
-  /// none: without rank.loader and max_steps.
+  /// The rate of the next step, by the config's lr and the schedule. A torch::optim optimizer has rates of its own,
+  /// which the schedule multiplies; they are not in it. Throws Error(usage) for a schedule that needs a length where
+  /// there is none: without rank.loader and max_steps.
   double learning_rate() const;
   /// What Compute::step is given: learning_rate, or the schedule's factor for an optimizer with rates of its own.
   double rate_for(const Optimizer& optimizer) const { return rate_for(optimizer, steps_done()); }

@@ -39,6 +39,7 @@ struct RankParts {
   RankSystem system;
   std::map<torch::optim::Optimizer*, std::unique_ptr<Optimizer>> adapters;  ///< of LibTorch's that the program has
   std::shared_ptr<torch::nn::Module> model;                                 ///< empty before distribute
+  bool grouped = false;  ///< an optimizer's parameters are in groups as the config says
   DataPosition position;
   RunSchedule schedule;
   LoopTimes times;

@@ -116,7 +116,7 @@ void RunLog::begin_run() {
   if (config.run_dir.empty()) return;
   const auto& options = system_of(rank_).options();
   if (options.run_lock) options.run_lock->take();
-  if (config.resume.empty() && options.begins) refuse_records_in(config.run_dir);
+  if ((config.resume.empty() || config.validate_only) && options.begins) refuse_records_in(config.run_dir);
   std::error_code failure;
   refuse_foreign_link(config.run_dir);
   std::filesystem::create_directories(config.run_dir, failure);

@@ -1,12 +1,41 @@
 #include "launch/loop/run_schedule.hpp"
 
+#include <cmath>
+#include <utility>
+
+#include "launch/process/formatted.hpp"
 #include "tensor_io/base/error.hpp"
-#include "tensor_io/optimizer/schedule.hpp"
 
 namespace troupe {
 
+void RunSchedule::set_own(LrSchedule factor) {
+  if (!factor) throw Error(ErrorCode::usage, "schedule", "the function is empty", "give it one, or leave the call out");
+  if (own_) throw Error(ErrorCode::usage, "schedule", "it was given before", "one function is for the whole run");
+  const auto refuse = [&](const std::string& field, const std::string& value) {
+    const auto source = config_.sources.find(field);
+    throw Error(ErrorCode::usage, field,
+                "it is " + value + (source == config_.sources.end() ? "" : ", set by " + source->second) +
+                    ", and this program's schedule is a function of its code",
+                "leave " + field + " out, or the program's schedule");
+  };
+  if (config_.schedule != OptimizerOptions().schedule) refuse("schedule", "'" + config_.schedule + "'");
+  if (config_.warmup_steps != 0) refuse("warmup_steps", std::to_string(config_.warmup_steps));
+  if (config_.lr_min != 0) refuse("lr_min", formatted("%g", config_.lr_min));
+  own_ = std::move(factor);
+}
+
+double RunSchedule::own_factor(std::int64_t step, std::int64_t total) const {
+  const auto factor = own_(step, total);
+  if (std::isfinite(factor) && factor >= 0) return factor;
+  throw Error(ErrorCode::user, "schedule",
+              formatted("the program's function gave %g for step ", factor) + std::to_string(step) + " of " +
+                  std::to_string(total),
+              "return a finite factor of 0 or more");
+}
+
 double RunSchedule::scheduled(const OptimizerOptions& options, std::int64_t step) const {
   const auto total = total_steps_ > 0 ? total_steps_ : config_.max_steps;
+  if (own_) return options.lr * own_factor(step, total);
   if (options.schedule == "cosine" && total == 0) {
     throw Error(ErrorCode::usage, "schedule",
                 "cosine goes by the run's length, which a loop without rank.loader does not tell", "set max_steps");

@@ -44,6 +44,7 @@ void UnevenLoop::check_settings() const {
 
 // A newcomer goes by the others' note, and a resumed run by its checkpoint.
 void UnevenLoop::enter() {
+  parts_->tasks.check_validation();
   auto& position = parts_->position;
   loop_ = position.begin_uneven(this);
   auto& compute = system_of(*rank_).compute();
@@ -52,7 +53,7 @@ void UnevenLoop::enter() {
   if (loop_ == 0 && compute.membership().generation > 1 && note)
     position.set_uneven_start({note->at(1), note->at(2) + compute.steps_done() - note->at(0)});
   const auto& start = position.uneven_start();
-  over_ = loop_ < start.epoch;
+  over_ = loop_ < start.epoch && !rank_->config().validate_only;
   if (loop_ == start.epoch) round_ = start.step;
   if (parts_->records.has_optimizer()) parts_->records.begin();
 }
@@ -146,7 +147,7 @@ bool UnevenLoop::next() {
       parts_->tasks.run();
       follow();
       const auto& config = rank_->config();
-      over_ = rank_->stop_requested() || parts_->tasks.are_enough() ||
+      over_ = config.validate_only || rank_->stop_requested() || parts_->tasks.are_enough() ||
               (config.max_steps > 0 && rank_->steps_done() >= config.max_steps);
       if (!over_) {
         const auto answer = begin_round();

@@ -21,11 +21,15 @@ struct Job {
   std::function<Datasets(const Config&)> data;                             ///< opens it, on each rank alike; needed
   /// Training and validation; `model` is in train or eval mode accordingly.
   std::function<Loss(torch::nn::Module& model, const Batch& batch, const Config&)> loss;
-  /// Default: the optimizer that the config names, weight decay on all parameters.
+  /// Default: the optimizer that the config names, with weight decay as `groups` and the config's no_decay have it.
   std::function<std::unique_ptr<Optimizer>(const torch::nn::Module& model, const Config&)> optimizer;
   /// What the program does at the places of the loop. Called once on each rank, after distribute: the place for
   /// rank.state. What is captured by copy is each rank's own, also of simulated ranks.
   std::function<Callbacks(Rank& rank, torch::nn::Module& model)> callbacks;
+  /// Parameters with a rate and a weight decay of their own, for the default optimizer; may be empty.
+  std::function<ParameterRules(const Config&)> groups;
+  /// As Rank::schedule; empty: the config's.
+  std::function<double(std::int64_t step, std::int64_t total_steps, const Config&)> schedule;
   /// The program's own options: `config.declare(...)`.
   std::function<void(Config&)> declare;
 };

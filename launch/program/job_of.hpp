@@ -81,7 +81,9 @@ struct JobOf {
   JobPart<Loss(Net&, const Batch&)> loss = {};                        ///< needed; the net is in train or eval mode
   JobPart<std::unique_ptr<Optimizer>(const Module&)> optimizer = {};  ///< default: as Job's
   std::function<Callbacks(Rank&, Net&)> callbacks = {};               ///< as Job's
-  std::function<void(Config&)> declare = {};                          ///< the program's own options
+  JobPart<ParameterRules()> groups = {};                              ///< for the default optimizer, as Job's
+  JobPart<double(std::int64_t step, std::int64_t total_steps)> schedule = {};  ///< as Job's
+  std::function<void(Config&)> declare = {};                                   ///< the program's own options
 
   operator Job() const {
     Job job;
@@ -102,6 +104,8 @@ struct JobOf {
         return optimizer(dynamic_cast<const Module&>(module), config);
       };
     }
+    if (groups) job.groups = groups;
+    if (schedule) job.schedule = schedule;
     job.declare = declare;
     return job;
   }

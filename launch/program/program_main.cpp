@@ -100,15 +100,17 @@ std::shared_ptr<RunLock> choose_run(Config& config, RankEnvironment& place, cons
     // torchrun starts the program again for the same run.
     const auto parent = place.run.job_id.empty() ? std::nullopt : parent_identity();
     const auto fresh = parent ? *parent : new_run_identity();
+    settings.validate_only = config.validate_only;
     const auto choice = choose_run(settings, fresh, program);
     const auto job = (place.run.job_id.empty() ? "" : place.run.job_id + "-") + fresh.id;
     place.run = {job, choice.folder, choice.id, choice.resume};
     config.resume.clear();
     if (place.rank == 0 && !choice.note.empty()) std::fprintf(stderr, "resume: %s\n", choice.note.c_str());
-    lock = std::make_shared<RunLock>(choice.folder, choice.is_new_folder);
+    lock = std::make_shared<RunLock>(choice.folder, choice.is_new_folder, false, !choice.is_apart);
   }
   take_folders(config, place.run);
-  if (place.start_over && !list_checkpoints(config.checkpoint_dir).empty()) config.resume = "latest";
+  if (place.start_over && !config.validate_only && !list_checkpoints(config.checkpoint_dir).empty())
+    config.resume = "latest";
   return lock;
 }
 
@@ -212,7 +214,8 @@ int run_simulated(Config config, const std::string& program, const std::function
   if (simulation.recovery.enabled)
     simulation.log = [](const std::string& line) { std::fprintf(stderr, "troupe: %s\n", line.c_str()); };
   return run_until_kept(simulation.recovery, [&](int starts_over) {
-    if (starts_over > 0 && !list_checkpoints(config.checkpoint_dir).empty()) config.resume = "latest";
+    if (starts_over > 0 && !config.validate_only && !list_checkpoints(config.checkpoint_dir).empty())
+      config.resume = "latest";
     simulation.rank.begins = starts_over == 0;
     if (simulation.chaos) simulation.chaos->life = 1'000 * static_cast<std::uint64_t>(starts_over);
     return simulate_once(config, simulation, body);

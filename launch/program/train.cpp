@@ -46,6 +46,9 @@ void run_steps(Rank& rank, const std::shared_ptr<const Dataset>& data, const tor
 }  // namespace
 
 void check_parts(const Job& job) {
+  if (job.optimizer && job.groups)
+    throw Error(ErrorCode::usage, "groups", "the job has an optimizer, which makes groups itself",
+                "leave job.groups or job.optimizer out");
   const char* missing = !job.model ? "model" : !job.data ? "data" : !job.loss ? "loss" : nullptr;
   if (missing == nullptr) return;
   const std::string part = missing;
@@ -58,7 +61,12 @@ void train(const Job& job, Rank& rank, const TrainingWatch& watch) try {
   rank.claim_checkpoints();
   rank.show_progress();
   const auto model = rank.distribute([&] { return job.model(config); });
-  const auto optimizer = job.optimizer ? job.optimizer(*model, config) : rank.make_optimizer(*model);
+  const auto optimizer = job.optimizer
+                             ? job.optimizer(*model, config)
+                             : rank.make_optimizer(*model, job.groups ? job.groups(config) : ParameterRules());
+  if (job.schedule) {
+    rank.schedule([&](std::int64_t step, std::int64_t total_steps) { return job.schedule(step, total_steps, config); });
+  }
   const auto data = job.data(config);
   const auto loss_of = [&](const Batch& batch) {
     const auto autocast = rank.autocast();

@@ -179,6 +179,24 @@ class Chooser {
   const std::string& program_;
 };
 
+// It reads the checkpoint that `choice` goes on from, and has records apart from that run's.
+RunChoice apart(const RunSettings& settings, const RunIdentity& fresh, const std::string& program, RunChoice choice) {
+  const bool is_given = settings.run_dir != kNewRunFolder;
+  if (is_given && run_id_in(settings.run_dir).value_or(fresh.id) != fresh.id) {
+    throw Error(ErrorCode::usage, "run_dir",
+                displayable(settings.run_dir, 200) + " is a run's folder, and validate_only keeps records of its own",
+                "--resume " + displayable(settings.run_dir, 200) + " reads that run; leave --run_dir out");
+  }
+  if (choice.resume == "latest") choice.resume = choice.checkpoint_dir;
+  if (!choice.note.empty()) choice.note = "reads " + choice.resume;
+  choice.id = fresh.id;
+  choice.is_apart = true;
+  choice.is_new_folder = !is_given;
+  choice.folder = is_given ? settings.run_dir : run_folder_of(fresh, program);
+  choice.checkpoint_dir = checkpoint_folder(settings.checkpoint_dir, choice.folder);
+  return choice;
+}
+
 }  // namespace
 
 std::string checkpoint_folder(const std::string& checkpoint_dir, const std::string& run_folder) {
@@ -193,7 +211,8 @@ std::optional<std::string> run_id_in(const std::string& folder) {
 }
 
 RunChoice choose_run(const RunSettings& settings, const RunIdentity& fresh, const std::string& program) {
-  return Chooser(settings, fresh, program).choose();
+  auto choice = Chooser(settings, fresh, program).choose();
+  return settings.validate_only ? apart(settings, fresh, program, std::move(choice)) : choice;
 }
 
 }  // namespace troupe

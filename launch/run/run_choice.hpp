@@ -15,6 +15,7 @@ struct RunSettings {
   /// or RUN@STEP: a run's folder, or its name below runs/. A checkpoint's path, or that of a folder of them; its name
   /// in checkpoint_dir, `best` among them.
   std::string resume;
+  bool validate_only = false;  ///< what `resume` names is only read: by a run apart, with a folder that is new
 };
 
 /// The run that a job is a life of.
@@ -24,12 +25,14 @@ struct RunChoice {
   std::string checkpoint_dir;  ///< where its checkpoints go
   std::string resume;          ///< for choose_checkpoint; empty: it is a new run
   bool is_new_folder = false;  ///< the folder was chosen for it
+  bool is_apart = false;       ///< it reads another run's checkpoint, and is none to go on from: not runs/latest
   std::string note;            ///< what a person should know of the choice; may be empty
 };
 
 /// Looks for the run below the working directory. `fresh`: who the job is if its run is a new one. `program`: what is
 /// run; of its path only the file's name counts. Throws Error(usage) where `resume` names nothing that is there,
-/// Error(unavailable) where there is no checkpoint for `latest`.
+/// or validate_only would write into another run's folder, Error(unavailable) where there is no checkpoint for
+/// `latest`.
 RunChoice choose_run(const RunSettings& settings, const RunIdentity& fresh, const std::string& program);
 
 /// `checkpoint_dir`, or the place for checkpoints in a run's folder where that is kNewRunFolder.

@@ -40,7 +40,7 @@ void RunLock::take() {
   if (begins_) refuse_records_in(folder_);
   lock->sign();
   lock_ = std::move(lock);
-  point_latest_to(folder_);
+  if (is_latest_) point_latest_to(folder_);
   if (is_new_) std::fprintf(stderr, "run folder: %s\n", folder_.c_str());
 }
 

@@ -11,9 +11,9 @@ namespace troupe {
 class RunLock {
  public:
   /// Does nothing yet. `is_new`: the folder was chosen for this run, and the user is to hear of it. `begins`: a new
-  /// run, which is refused another's records. An empty name is no folder.
-  explicit RunLock(std::string folder, bool is_new = false, bool begins = false)
-      : folder_(std::move(folder)), is_new_(is_new), begins_(begins) {}
+  /// run, which is refused another's records. `is_latest`: runs/latest is to lead to it. An empty name is no folder.
+  explicit RunLock(std::string folder, bool is_new = false, bool begins = false, bool is_latest = true)
+      : folder_(std::move(folder)), is_new_(is_new), begins_(begins), is_latest_(is_latest) {}
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
@@ -24,7 +24,7 @@ class RunLock {
 
  private:
   const std::string folder_;
-  const bool is_new_, begins_;
+  const bool is_new_, begins_, is_latest_;
   std::unique_ptr<FolderLock> lock_;
 };
 

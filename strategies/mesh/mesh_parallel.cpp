@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "actors/rank/sharded_dtypes.hpp"
 #include "strategies/mesh/sharded_mesh.hpp"
 #include "strategies/mesh/stage_balance.hpp"
 #include "tensor_io/base/fault_point.hpp"
@@ -29,6 +30,7 @@ void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
     throw Error(ErrorCode::usage, "sync_batchnorm", "it would wait for ranks that run another stage or micro-batch",
                 "leave it off with " + options.strategy);
   }
+  if (mesh.fsdp == 1) refuse_sharded_dtypes(options, options.strategy);
   if (options.pipeline_chunks > 1 && mesh.pp == 1)
     throw Error(ErrorCode::usage, "pipeline_chunks", "the mesh " + mesh.to_string() + " has no pipeline",
                 "set it to 1, or pp above 1");

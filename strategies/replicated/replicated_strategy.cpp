@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "actors/rank/sharded_dtypes.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "strategies/replicated/bucket_caps.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
@@ -25,6 +26,7 @@ void ReplicatedStrategy::attach(std::shared_ptr<torch::nn::Module> model) {
   if (const auto& named = context_.options.comm_hook; named != "none" && hook() == nullptr)
     throw Error(ErrorCode::usage, "comm_hook", named + " is for buckets of gradients, and " + name() + " has none",
                 "none");
+  refuse_sharded_dtypes(context_.options, name());
   model_ = std::move(model);
   materialize(*model_);
   for (const auto& [name, parameter] : unique_parameters(*model_)) {

@@ -11,6 +11,7 @@ struct OptimizerOptions {
   double momentum = 0.9;
   bool nesterov = false;
   double weight_decay = 1e-4;
+  std::string no_decay;  ///< parameters without it: norms, biases, globs of names
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;

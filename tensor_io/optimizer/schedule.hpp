@@ -1,9 +1,14 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 
 #include "tensor_io/optimizer/optimizer_options.hpp"
 
 namespace troupe {
+
+/// A schedule by code: the factor of the rate in optimizer step `step` (from 0), of a run of `total_steps`; 0: its
+/// length is not known. A pure function, since all ranks, and a run that goes on, must come to the same rate.
+using LrSchedule = std::function<double(std::int64_t step, std::int64_t total_steps)>;
 
 /// The learning rate of optimizer step `step` (from 0), as a pure function: linear warm-up from 0, reaching lr at step
 /// `warmup_steps`, then constant, cosine down to lr_min at step `total_steps`, the one after the last (Loshchilov and

@@ -25,6 +25,7 @@ DIMENSIONS = {
     "groups": ["one", "rates", "zero", "decay"],
     "listed": ["once", "twice"],
     "weight_decay": [0, 0.1],
+    "no_decay": ["", "norms", "*.bias"],
     "clip_norm": [0, 0.3],
     "schedule": ["constant", "cosine", "step"],
     "warmup_steps": [0, 3],
@@ -291,6 +292,11 @@ def settle_once(job):
         simple("drop_last", *uneven)
     if job["optimizer"] == "adamw":
         simple("rule")
+    if job["no_decay"] == "norms" and job["norm"] == "none":
+        simple("no_decay")
+    # Of an optimizer that the program groups itself it is refused, which tests/launch shows.
+    if job["weight_decay"] == 0 or job["groups"] != "one" or job["frozen"] == "first" or job["optimizer"].startswith("torch."):
+        simple("no_decay")
     if job["norm"] != "batch":
         simple("broadcast_buffers")
         if not is_mesh(job["strategy"]) and not is_server(job["strategy"]):  # which refuse it

@@ -45,6 +45,7 @@ struct Job {
   std::string listed =
       "once";  ///< a tied tensor is handed to torch::optim once, or twice as LibTorch's parameters() lists it
   double weight_decay = 0;
+  std::string no_decay = "";  ///< as `--no_decay`, of ours in one group: "", norms, *.bias
   double clip_norm = 0;
   std::string schedule = "constant";
   int warmup_steps = 0;
@@ -106,13 +107,30 @@ struct Job {
   bool exact = false;  ///< not drawn: the reference computes in f64, whatever dtype says
 };
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
-    Job, ranks, strategy, backend, loop, model, cells, dtype, norm, dropout, tie, odd, frozen, unused, padding_idx,
-    optimizer, rule, groups, listed, weight_decay, clip_norm, schedule, warmup_steps, loss, scale, samples, batch_size,
-    accumulate, drop_last, shuffle, feed, balance, max_steps, bad_sample, bucket_mb, comm_hook, powersgd_rank,
-    broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing, amp, loss_scaler, loss_scale_interval,
-    on_not_finite, sync_every, outer_momentum, fragments, overlap, switch_at, staleness, verify_every, snapshot_every,
-    validate, event, resume_ranks, resume_batch, resume_strategy, kill_at, hurt_step, hurt_rank, again, seed)
+// In two halves: one call of the library's macro takes 63 names.
+#define TROUPE_JOB_FIRST(WHAT)                                                                                         \
+  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                            \
+      WHAT, ranks, strategy, backend, loop, model, cells, dtype, norm, dropout, tie, odd, frozen, unused, padding_idx, \
+      optimizer, rule, groups, listed, weight_decay, no_decay, clip_norm, schedule, warmup_steps, loss, scale,         \
+      samples, batch_size, accumulate, drop_last, shuffle, feed, balance, max_steps, bad_sample, bucket_mb))
+#define TROUPE_JOB_SECOND(WHAT)                                                                                        \
+  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                            \
+      WHAT, comm_hook, powersgd_rank, broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing,    \
+      amp, loss_scaler, loss_scale_interval, on_not_finite, sync_every, outer_momentum, fragments, overlap, switch_at, \
+      staleness, verify_every, snapshot_every, validate, event, resume_ranks, resume_batch, resume_strategy, kill_at,  \
+      hurt_step, hurt_rank, again, seed))
+
+inline void to_json(nlohmann::json& nlohmann_json_j, const Job& nlohmann_json_t) {
+  TROUPE_JOB_FIRST(NLOHMANN_JSON_TO)
+  TROUPE_JOB_SECOND(NLOHMANN_JSON_TO)
+}
+inline void from_json(const nlohmann::json& nlohmann_json_j, Job& nlohmann_json_t) {
+  const Job nlohmann_json_default_obj;
+  TROUPE_JOB_FIRST(NLOHMANN_JSON_FROM_WITH_DEFAULT)
+  TROUPE_JOB_SECOND(NLOHMANN_JSON_FROM_WITH_DEFAULT)
+}
+#undef TROUPE_JOB_FIRST
+#undef TROUPE_JOB_SECOND
 
 inline constexpr double kEps = 1e-3;    ///< of the optimizers: a gradient that is nothing but rounding must not count
 inline constexpr double kMixing = 0.5;  ///< of diloco's overlapped fragments

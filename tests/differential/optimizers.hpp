@@ -43,14 +43,23 @@ inline std::unique_ptr<optim::Optimizer> optimizer_of(const Job& job, std::vecto
   return std::make_unique<optim::AdamW>(std::move(groups));
 }
 
+/// Of a parameter of the net, by its name.
+inline bool is_undecayed(const Job& job, const std::string& name) {
+  if (job.no_decay == "norms") return name.find("norm.") != std::string::npos;
+  return job.no_decay == "*.bias" && name.ends_with(".bias");
+}
+
 /// In its groups, each with its own rate. Ours (sgd, adamw) are what LibTorch has under these names.
 inline std::unique_ptr<optim::Optimizer> torch_optimizer(
     const Job& job, const std::vector<std::pair<std::string, at::Tensor>>& parameters) {
   std::vector<at::Tensor> members[2];
-  for (const auto& [name, parameter] : parameters)
-    members[job.groups != "one" && in_second_group(name) ? 1 : 0].push_back(parameter);
+  for (const auto& [name, parameter] : parameters) {
+    const bool second = job.groups != "one" ? in_second_group(name) : is_undecayed(job, name);
+    members[second ? 1 : 0].push_back(parameter);
+  }
   std::vector<optim::OptimizerParamGroup> groups;
   groups.emplace_back(members[0], rule_of(job, job.groups == "zero" ? 0 : rate_of(job), job.weight_decay));
+  if (!job.no_decay.empty()) groups.emplace_back(members[1], rule_of(job, rate_of(job), 0));
   if (job.groups != "one")
     groups.emplace_back(members[1], rule_of(job, job.groups == "rates" ? rate_of(job) / 2 : rate_of(job),
                                             job.groups == "decay" ? 0 : job.weight_decay));

@@ -205,6 +205,10 @@ def rate_of(job):
     return 0.05 if job.dtype == "float64" and job.optimizer != "torch.RMSprop" else 0.005
 
 
+def is_undecayed(job, name):
+    return "norm." in name if job.no_decay == "norms" else job.no_decay == "*.bias" and name.endswith(".bias")
+
+
 def optimizer_of(job, net):
     momentum, other = job.rule == "momentum", job.rule == "other"
     kind, options = {
@@ -216,8 +220,11 @@ def optimizer_of(job, net):
     }[job.optimizer.removeprefix("torch.").lower()]
     rate, of_groups = rate_of(job), ([], [])
     for name, parameter in net.named_parameters():
-        of_groups[job.groups != "one" and (name.startswith("cell") or name == "side.weight")].append(parameter)
+        second = name.startswith("cell") or name == "side.weight" if job.groups != "one" else is_undecayed(job, name)
+        of_groups[second].append(parameter)
     groups = [{"params": of_groups[0], "lr": 0 if job.groups == "zero" else rate, "weight_decay": job.weight_decay}]
+    if job.no_decay:
+        groups.append({"params": of_groups[1], "lr": rate, "weight_decay": 0})
     if job.groups != "one":
         groups.append({"params": of_groups[1], "lr": rate / 2 if job.groups == "rates" else rate,
                        "weight_decay": 0 if job.groups == "decay" else job.weight_decay})

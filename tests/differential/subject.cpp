@@ -68,6 +68,7 @@ Config config_of(const Job& job, const std::string& folder) {
   config.momentum = job.rule == "plain" ? 0 : 0.9;
   config.nesterov = job.rule == "other";
   config.weight_decay = job.weight_decay;
+  config.no_decay = job.no_decay;
   config.eps = kEps;
   config.clip_norm = job.clip_norm;
   config.schedule = job.schedule;

@@ -39,6 +39,34 @@ TEST_CASE("[E01] the image classifier learns real handwritten digits from the sh
   CHECK(last_number(done.output, "accuracy ") > 80);  // per cent of the 359 held out; guessing gives 10
 }
 
+TEST_CASE("[U05] a program of ten lines names as many digits right as the validation of the checkpoint it loads") {
+  testing::ScratchDirectory folder;
+  const std::string config = TROUPE_SOURCE_DIR "/examples/image_classifier/digits.toml";
+  const auto trained =
+      classify(folder, {"--config", config, "--epochs", "1", "--warmup_steps", "5", "--batch_size", "32"});
+  INFO(trained.output);
+  REQUIRE(trained.code == 0);
+  const auto infer = [&](const std::vector<std::string>& arguments) {
+    std::vector<std::string> command{TROUPE_INFERENCE};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return testing::RunningProcess(command, {{"OMP_NUM_THREADS", "1"}}).finish();
+  };
+  const auto done = infer({folder / "checkpoints", config});
+  INFO(done.output);
+  CHECK(done.code == 0);
+  CHECK_THAT(done.output, Catch::Contains("% of 359"));
+  CHECK(last_number(done.output, "accuracy ") > 80);
+  CHECK(last_number(done.output, "accuracy ") == last_number(trained.output, "accuracy "));
+  const auto validated = classify(folder, {"--config", config, "--validate-only", "--resume", "latest"});
+  INFO(validated.output);
+  CHECK(validated.code == 0);
+  CHECK(last_number(validated.output, "accuracy ") == last_number(trained.output, "accuracy "));
+  const auto absent = infer({folder / "nothing", config});
+  CHECK(absent.code == 2);
+  CHECK_THAT(absent.output,
+             Catch::Contains("error: ") && Catch::Contains("load_weights") && Catch::Contains("is not there"));
+}
+
 TEST_CASE("[L03] a device that is not there ends the program with the reason and what to do") {
   testing::ScratchDirectory folder;
   const auto no_such = classify(folder, {"--device", "cuda:x"});

@@ -37,6 +37,21 @@ for found in (torch.load(folder / "model.pt"), safetensors.torch.load_file(folde
     for name, tensor in expected.items():
         assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
 
+
+class Twin(torch.nn.Module):
+    """The module of the checkpoint's tensors, as one has it in Python."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(3, 4))
+        self.half = torch.nn.Parameter(torch.zeros(5, dtype=torch.bfloat16))
+        self.register_buffer("steps", torch.tensor(0))
+
+
+twin = Twin()
+twin.load_state_dict(safetensors.torch.load_file(folder / "model.safetensors"))
+assert all(torch.equal(tensor, expected[name]) for name, tensor in twin.state_dict().items())
+
 ranks = [os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, __file__, str(folder / "sharded"), str(rank)]) for rank in range(2)]
 assert [os.waitpid(rank, 0)[1] for rank in ranks] == [0, 0]
 

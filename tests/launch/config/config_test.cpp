@@ -95,6 +95,13 @@ TEST_CASE("[T04] every field can be set, appears in the help and refuses nonsens
   }
 }
 
+TEST_CASE("[U05] validate_only is refused where no setting names a model") {
+  CHECK_THAT(refused({"--validate-only"}),
+             Catch::Contains("validate_only: there is no model to evaluate; name one: --resume latest"));
+  CHECK(parse({"--validate-only", "--resume", "latest"}).validate_only);
+  CHECK(parse({"--init_from", "m.safetensors", "--validate-only"}).validate_only);
+}
+
 TEST_CASE("[T04] an unknown name is refused with the nearest known one, wherever it stands") {
   CHECK_THAT(refused({"--bach_size", "3"}), Catch::Contains("did you mean batch_size?"));
   CHECK_THAT(refused({"--strategi", "ddp"}), Catch::Contains("did you mean strategy?"));

@@ -312,6 +312,29 @@ TEST_CASE("[T01] a setting that a loop of one's own does not honour is refused b
   }
 }
 
+TEST_CASE("[F03] a dtype that only shards have is refused by a strategy that keeps parameters whole, with the way on") {
+  const std::string strategy =
+      GENERATE("ddp", "local_sgd", "diloco", "parameter_server", "pipeline", "tensor_parallel");
+  auto config = loop_config(2, strategy);
+  if (strategy == "tensor_parallel") config.tensor_plan = "first: column, last: row";
+  const auto error_of = [&] {
+    return testing::run_program(2, config, [&](Rank& rank) { rank.distribute([] { return SumNet(); }); })[0];
+  };
+  SECTION("param_dtype") {
+    config.param_dtype = "bfloat16";
+    CHECK_THAT(error_of(), Catch::Contains("param_dtype: bfloat16 is for shards, and " + strategy + " keeps whole") &&
+                               Catch::Contains("--fsdp_mode no_shard keeps float32 masters"));
+  }
+  SECTION("reduce_dtype") {
+    config.reduce_dtype = "float16";
+    CHECK_THAT(error_of(), Catch::Contains("reduce_dtype: float16 is for shards") && Catch::Contains("--comm_hook"));
+  }
+  SECTION("buffer_dtype") {
+    config.buffer_dtype = "bfloat16";
+    CHECK_THAT(error_of(), Catch::Contains("buffer_dtype: bfloat16 is for shards"));
+  }
+}
+
 TEST_CASE("[T03] a step's losses are all sums or all means, and a sum's count is not negative") {
   const auto error_of = [](const std::function<Loss(const at::Tensor& sum, int micro_batch)>& loss) {
     auto config = loop_config(1, "ddp");

@@ -163,6 +163,34 @@ TEST_CASE("[R01] a run is named by its folder or its name, with a step or withou
   }
 }
 
+TEST_CASE("[U05] validate_only reads a run's checkpoint as a run apart, in a folder that is new") {
+  const Runs runs;
+  Runs::run("a", "A", "2026-02-01", {"step-00000018", "step-00000036"});
+  const auto validate = [](const std::string& run_dir, const std::string& checkpoint_dir, const std::string& resume) {
+    return choose({run_dir, checkpoint_dir, resume, true});
+  };
+  const auto newest = validate(kNewRunFolder, kNewRunFolder, "latest");
+  CHECK(newest.id == "fresh");
+  CHECK(newest.is_apart);
+  CHECK(newest.is_new_folder);
+  CHECK(newest.folder.starts_with("runs/2001"));
+  CHECK(newest.checkpoint_dir == newest.folder + "/checkpoints");
+  CHECK(newest.resume == "runs/a/checkpoints");
+  CHECK(newest.note == "reads runs/a/checkpoints");
+  CHECK(validate(kNewRunFolder, kNewRunFolder, "a@18").resume == "runs/a/checkpoints/step-00000018");
+  CHECK(validate(kNewRunFolder, kNewRunFolder, "a").resume == "runs/a/checkpoints");
+  CHECK(validate(kNewRunFolder, "runs/a/checkpoints", "latest").resume == "runs/a/checkpoints");
+  const auto best = validate("records", "runs/a/checkpoints", "step-00000018");
+  CHECK(best.folder == "records");
+  CHECK(best.checkpoint_dir == "runs/a/checkpoints");
+  CHECK(best.resume == "step-00000018");
+  CHECK(validate(kNewRunFolder, kNewRunFolder, "").resume.empty());
+  CHECK_THROWS_WITH(validate("runs/a", kNewRunFolder, "latest"),
+                    Catch::Contains("runs/a is a run's folder, and validate_only keeps records of its own") &&
+                        Catch::Contains("--resume runs/a reads that run"));
+  CHECK_FALSE(choose({kNewRunFolder, kNewRunFolder, "latest"}).is_apart);
+}
+
 TEST_CASE("[R04] the launcher reads ahead what a program is given, and the later wins") {
   const ScratchDirectory folder;
   const auto file = folder / "train.toml";
@@ -181,6 +209,11 @@ TEST_CASE("[R04] the launcher reads ahead what a program is given, and the later
                                                                  {"--progress_bar", "--run-dir", "flag"}})
     CHECK(ahead(words)["run_dir"] == "flag");
   CHECK(ahead({"--config", file, "--run_dir", ""}).at("run_dir").empty());
+  CHECK(ahead({"--run_dir", "--lr", "1"}).empty());
+  for (const auto& words : std::vector<std::vector<std::string>>{{"./train", "--validate-only"},
+                                                                 {"./train", "--validate_only", "--lr", "1"},
+                                                                 {"./train", "--validate-only", "true"}})
+    CHECK(settings_ahead(words, {"validate_only"})["validate_only"] == "true");
   ::setenv("TROUPE_RUN_DIR", "variable", 1);
   CHECK(ahead({"--config", file})["run_dir"] == "variable");
   CHECK(ahead({"--run_dir", "flag"})["run_dir"] == "flag");
