@@ -81,7 +81,6 @@ void Compute::show_steps_done() {
 
 void Compute::resume_at(std::int64_t step) {
   core_.protocol.resumed(step);
-  core_.strategy->set_rollback_point();  // else a rank that is lost before the first step takes buffers back to before
   show_steps_done();
 }
 

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "launch/config/command_flags.hpp"
-#include "launch/loop/model_file.hpp"
+#include "launch/model/model_file.hpp"
 #include "launch/process/formatted.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"

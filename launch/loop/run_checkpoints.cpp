@@ -124,6 +124,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
         metadata["step"] = std::to_string(step);
         compute.strategy().saved_state().load_state(metadata);
         compute.resume_at(step);
+        compute.strategy().set_rollback_point();  // or the loss of a rank in the first step would undo it
         const auto scale = counters.find(kLossScale), tracker = counters.find(kLossScaleTracker);
         if (scale != counters.end() && tracker != counters.end())
           compute.loss_scaler().load(scale->second, static_cast<std::int64_t>(tracker->second));

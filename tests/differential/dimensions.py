@@ -61,6 +61,7 @@ DIMENSIONS = {
     "staleness": [0, 1, 2],
     "verify_every": [0, 2],
     "snapshot_every": [10, 2],
+    "desk": [False, True],
     "event": ["none", "resume", "kill", "lose", "leave", "all", "infinite", "net", "disk", "stop"],
     "resume_ranks": [0, 1, 2],
     "resume_batch": [0, 12, 24],
@@ -464,7 +465,7 @@ NOT_IN_PYTHON = ("shuffle", "comm_hook", "amp", "switch_at", "staleness")
 # What is right is the same, whatever they are, or they say something of one of the above.
 NOTHING_TO_PYTHON = set(
     "backend loop listed balance bucket_mb powersgd_rank broadcast_buffers static_graph early_update checkpointing loss_scaler "
-    "loss_scale_interval on_not_finite sync_every outer_momentum fragments overlap verify_every snapshot_every kill_at hurt_step "
+    "loss_scale_interval on_not_finite sync_every outer_momentum fragments overlap verify_every snapshot_every desk kill_at hurt_step "
     "hurt_rank".split()
 )
 

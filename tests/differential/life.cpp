@@ -131,6 +131,10 @@ class Life {
     if (job_.event == "infinite" && place.step == kChangeStep && is_first)
       sum = sum * std::numeric_limits<double>::infinity();
     const auto correct = static_cast<double>(parts.correct);
+    if (job_.desk) {
+      rank_.log("own loss", sum.detach() / static_cast<double>(std::max<std::int64_t>(1, parts.count)));
+      rank_.log("own correct", correct, Reduce::sum);
+    }
     if (job_.loss == "masked") return Loss::sum(sum, parts.count, correct);
     return {sum / static_cast<double>(std::max<std::int64_t>(1, parts.count)), correct};
   }
@@ -170,8 +174,20 @@ class Life {
     }
   }
 
+  // What a step is counted as must outlive the ranks that counted it.
+  void add_desk() {
+    if (!job_.desk) return;
+    rank_.state("counted", counted_);
+    rank_.set_callbacks({.on_step = [this](const StepReport& report) { count(report); }});
+  }
+  void count(const StepReport& report) {
+    counted_[0] += 1;
+    counted_[1] += static_cast<double>(report.step);
+  }
+
   template <class Optimizer>
   void loop(Net& net, Optimizer& optimizer) {
+    add_desk();
     rank_.keep_checkpoints(optimizer);
     if (job_.validate > 0) rank_.validate_on(held_out(), [&](const Batch& batch) { return loss_of(net, batch); });
     if (job_.feed == "uneven") return uneven(net, optimizer);
@@ -235,6 +251,12 @@ class Life {
         return troupe::make_optimizer(config, our_groups(job_, net));
       };
     }
+    if (job_.desk) {
+      job.callbacks = [&](Rank&, torch::nn::Module&) {
+        rank_.state("counted", counted_);
+        return Callbacks{.on_step = [this](const StepReport& report) { count(report); }};
+      };
+    }
     troupe::train(job, rank_);
   }
 
@@ -242,6 +264,7 @@ class Life {
   Rank& rank_;
   std::int64_t stop_after_;
   const TakeNote& note_;
+  at::Tensor counted_ = at::zeros({2}, at::kDouble);  // steps, and the sum of their numbers
 };
 
 }  // namespace

@@ -109,7 +109,20 @@ Config config_of(const Job& job, const std::string& folder) {
   return config;
 }
 
-void read_metrics(const std::string& path, Outcome& outcome) {
+// What the program logged as its loss is what the record has as the loss.
+std::string desk_fault(const nlohmann::json& entry, double loss, const std::string& prefix) {
+  const auto own = entry.find("own");
+  const auto name = prefix + "own loss";
+  const auto at = "the record of step " + std::to_string(entry["step"].get<std::int64_t>());
+  if (own == entry.end() || !own->contains(name)) return at + " has no metric of the program's own";
+  const double logged = (*own)[name].is_number() ? (*own)[name].get<double>() : std::nan("");
+  if (std::isnan(logged) && std::isnan(loss)) return {};
+  if (std::abs(logged - loss) <= 1e-9 * std::max(1.0, std::abs(loss))) return {};
+  return at + " has the program's own " + prefix + "loss as " + std::to_string(logged) + ", and the loss as " +
+         std::to_string(loss);
+}
+
+void read_metrics(const std::string& path, Outcome& outcome, bool desk) {
   std::istringstream lines(testing::read_text(path));
   for (std::string line; std::getline(lines, line);) {
     const auto entry = nlohmann::json::parse(line, nullptr, false);
@@ -117,7 +130,11 @@ void read_metrics(const std::string& path, Outcome& outcome) {
     const auto number = [&](const char* name) {
       return entry.contains(name) && entry[name].is_number() ? entry[name].get<double>() : std::nan("");
     };
-    if (entry["kind"] == "validation") outcome.held_out_loss = number("validation_metrics/loss");
+    if (entry["kind"] == "validation") {
+      outcome.held_out_loss = number("validation_metrics/loss");
+      if (desk && outcome.error.empty())
+        outcome.error = desk_fault(entry, outcome.held_out_loss, "validation_metrics/");
+    }
     if (entry["kind"] != "train") continue;
     const auto step = entry["step"].get<std::int64_t>() - 1;
     auto& seen = outcome.steps[step];
@@ -126,6 +143,7 @@ void read_metrics(const std::string& path, Outcome& outcome) {
     seen.norm = number("grad_norm");
     seen.rate = number("lr");
     seen.committed = number("skipped_steps") == 0;
+    if (desk && seen.committed && outcome.error.empty()) outcome.error = desk_fault(entry, seen.loss, "");
     seen.samples = seen.correct = seen.scale = -1;
   }
 }
@@ -133,7 +151,17 @@ void read_metrics(const std::string& path, Outcome& outcome) {
 void read_checkpoints(const std::string& folder, Outcome& outcome) {
   for (const auto& entry : list_checkpoints(folder)) {
     auto& state = outcome.states[entry.step];
-    for (const auto& [name, tensor] : load_checkpoint(folder, entry.path).state.tensors) state[name] = tensor;
+    for (const auto& [name, tensor] : load_checkpoint(folder, entry.path).state.tensors) {
+      if (name != "state.counted") {
+        state[name] = tensor;
+        continue;
+      }
+      const auto done = static_cast<double>(entry.step);
+      if (!at::equal(tensor, torch::tensor({done, done * (done - 1) / 2}, at::kDouble)))
+        outcome.error = "after step " + std::to_string(entry.step) + " the program's state has counted " +
+                        std::to_string(tensor[0].item<double>()) + " steps whose numbers add up to " +
+                        std::to_string(tensor[1].item<double>());
+    }
   }
 }
 
@@ -236,10 +264,13 @@ Outcome subject(const Job& job, const std::string& folder, Order& order, Ranks r
   if (job.shuffle) order = notes.order();
   if (!outcome.error.empty()) return outcome;
   Outcome recorded;
-  read_metrics(config.run_dir + "/metrics.jsonl", recorded);
+  read_metrics(config.run_dir + "/metrics.jsonl", recorded, job.desk);
+  outcome.error = recorded.error;
   outcome.held_out_loss = recorded.held_out_loss;
   outcome.twice = recorded.twice;
-  if (job.loop == "framework") {
+  if (!outcome.error.empty()) {
+    return outcome;
+  } else if (job.loop == "framework") {
     outcome.steps = std::move(recorded.steps);
   } else if (outcome.error = unlike(outcome, recorded); !outcome.error.empty()) {
     return outcome;

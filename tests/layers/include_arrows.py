@@ -28,9 +28,9 @@ PLACES = [
 ]
 
 # What a program does not see: headers that those in troupe/ bring along match none of it.
-INNER = re.compile(r"actors/(compute|coordinator|simulator)/|launch/(?!config/|program/|loop/|testing/)"
-                   r"|launch/loop/(?!(rank|batch_stream|callbacks|own_state_access|uneven_batches|step_profile|load_weights|parameter_rules)\.hpp)|launch/program/(?!(job|job_of|strategy_conformance)\.hpp)"
-                   r"|launch/testing/(?!(actor_alone|cluster|cluster_fault|thread_schedule)\.hpp)")
+INNER = re.compile(r"actors/(compute|coordinator|simulator)/|launch/(?!config/|program/|loop/|model/|testing/)"
+                   r"|launch/loop/(?!(rank|batch_stream|callbacks|own_state_access|uneven_batches|step_profile)\.hpp)|launch/program/(?!(job|job_of|strategy_conformance)\.hpp)"
+                   r"|launch/model/(?!(load_weights|parameter_rules)\.hpp)|launch/testing/(?!(actor_alone|cluster|cluster_fault|thread_schedule)\.hpp)")
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
 

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "actors/block/block.hpp"
-#include "launch/loop/parameter_rules.hpp"
+#include "launch/model/parameter_rules.hpp"
 #include "launch/process/formatted.hpp"
 #include "launch/program/job_of.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"

@@ -1,4 +1,4 @@
-#include "launch/loop/model_file.hpp"
+#include "launch/model/model_file.hpp"
 
 #include <torch/torch.h>
 

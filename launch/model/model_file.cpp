@@ -1,4 +1,4 @@
-#include "launch/loop/model_file.hpp"
+#include "launch/model/model_file.hpp"
 
 #include <torch/nn/module.h>
 
@@ -7,8 +7,8 @@
 #include <optional>
 #include <sstream>
 
-#include "launch/loop/gathered_model.hpp"
-#include "launch/loop/load_weights.hpp"
+#include "launch/model/gathered_model.hpp"
+#include "launch/model/load_weights.hpp"
 #include "launch/process/rank_lines.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"

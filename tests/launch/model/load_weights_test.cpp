@@ -1,4 +1,4 @@
-#include "launch/loop/load_weights.hpp"
+#include "launch/model/load_weights.hpp"
 
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-#include "launch/loop/parameter_rules.hpp"
+#include "launch/model/parameter_rules.hpp"
 
 #include <torch/nn/module.h>
 

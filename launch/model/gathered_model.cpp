@@ -1,4 +1,4 @@
-#include "launch/loop/gathered_model.hpp"
+#include "launch/model/gathered_model.hpp"
 
 #include <algorithm>
 #include <map>
