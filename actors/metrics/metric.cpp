@@ -193,7 +193,8 @@ MetricRecord record_from_json(const std::string& line) {
         record.values.emplace_back(metric,
                                    value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>());
     }
-    for (const auto& [name, value] : entry.value("own", nlohmann::ordered_json::object()).items())
+    const auto own = entry.value("own", nlohmann::ordered_json::object());
+    for (const auto& [name, value] : own.items())
       record.own.emplace_back(name, value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>());
     for (const auto& slow : entry.value("stragglers", nlohmann::ordered_json::array()))
       record.stragglers.push_back(

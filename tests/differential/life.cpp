@@ -132,7 +132,9 @@ class Life {
       sum = sum * std::numeric_limits<double>::infinity();
     const auto correct = static_cast<double>(parts.correct);
     if (job_.desk) {
-      rank_.log("own loss", sum.detach() / static_cast<double>(std::max<std::int64_t>(1, parts.count)));
+      const auto count = static_cast<double>(std::max<std::int64_t>(1, parts.count));
+      const auto summed = sum.detach();  // a mean is rounded as the loss is
+      rank_.log("own loss", (job_.loss == "masked" ? summed.to(at::kDouble) : summed) / count);
       rank_.log("own correct", correct, Reduce::sum);
     }
     if (job_.loss == "masked") return Loss::sum(sum, parts.count, correct);
