@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "actors/strategy/evaluation.hpp"
+#include "actors/strategy/known_parts.hpp"
 #include "actors/strategy/placement.hpp"
 #include "actors/strategy/saved_state.hpp"
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/nearest_name.hpp"
 #include "tensor_io/base/registry.hpp"
 #include "tensor_io/base/steady_time.hpp"
 
@@ -75,7 +77,7 @@ std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
   const auto factory = strategy_registry().find(context.options.strategy);
   if (!factory) {
     throw Error(ErrorCode::usage, "strategy", "there is no strategy '" + context.options.strategy + "'",
-                "known: " + name_list(strategy_registry().sorted_names()));
+                remedy_for_name(context.options.strategy, strategy_registry().sorted_names()));
   }
   const auto options = context.options;
   const bool switches = !options.switch_at.empty();
@@ -104,6 +106,10 @@ std::map<std::string, std::string> strategies() {
   return known;
 }
 
+std::vector<RegisteredName> known_strategies() { return strategy_registry().sorted_names(); }
+
+std::vector<RegisteredName> known_comm_hooks() { return hook_registry().sorted_names(); }
+
 void register_strategy_switch(StrategyFactory factory) { strategy_switch() = std::move(factory); }
 
 void register_comm_hook(const std::string& name, CommHookFactory factory) {
@@ -114,7 +120,7 @@ std::shared_ptr<CommHook> make_comm_hook(const StrategyOptions& options) {
   const auto factory = hook_registry().find(options.comm_hook);
   if (!factory) {
     throw Error(ErrorCode::usage, "comm_hook", "there is no communication hook '" + options.comm_hook + "'",
-                "known: " + name_list(hook_registry().sorted_names()));
+                remedy_for_name(options.comm_hook, hook_registry().sorted_names()));
   }
   return (*factory)(options);
 }

@@ -146,9 +146,18 @@ Config with_model_of(Config config, const troupe::TrainingState& state) {
   return config;
 }
 
+/// That of --resume, else the newest.
+troupe::LoadResult trained_model(const Config& settings) try {
+  return troupe::load_checkpoint(settings.checkpoint_dir, settings.resume.empty() ? "latest" : settings.resume);
+} catch (const Error& error) {
+  if (settings.sources.contains("resume") || error.code() != ErrorCode::unavailable) throw;
+  auto report = error.report();
+  report.remedy = "train first, or name a checkpoint: --resume PATH";
+  throw Error(report);
+}
+
 void generate_text(const Config& settings) {
-  const auto loaded =
-      troupe::load_checkpoint(settings.checkpoint_dir, settings.resume.empty() ? "latest" : settings.resume);
+  const auto loaded = trained_model(settings);
   const auto config = with_model_of(settings, loaded.state);
   const auto prompt = config.get<std::string>("generate");
   SamplingOptions sampling;

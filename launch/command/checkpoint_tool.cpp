@@ -11,6 +11,7 @@
 #include "launch/config/command_flags.hpp"
 #include "launch/model/model_file.hpp"
 #include "launch/process/formatted.hpp"
+#include "launch/process/terminal.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
@@ -209,7 +210,7 @@ int convert(const std::string& from, const std::string& to, bool all) {
 int checkpoint_command(const std::vector<std::string>& words) {
   bool all = false, help = false;
   const auto places = read_words(words, {{"--all", &all}, {"--help", &help}, {"-h", &help}}, "troupe checkpoint");
-  if (help) return std::fputs(kHelp, stdout), 0;
+  if (help) return print_help(kHelp), 0;
   static const std::map<std::string, std::size_t> kPlaces{{"ls", 1}, {"inspect", 1}, {"verify", 1}, {"convert", 2}};
   if (places.empty()) return std::fputs(kHelp, stderr), 2;
   const auto& verb = places[0];

@@ -11,6 +11,7 @@
 
 #include "launch/hosts/ssh_command.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/terminal.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -78,7 +79,7 @@ bool has_cmake_package(const fs::path& prefix) {
 }  // namespace
 
 int new_project_command(const std::vector<std::string>& words, const std::string& own_path) {
-  if (words.size() == 1 && (words[0] == "--help" || words[0] == "-h")) return std::fputs(kNewHelp, stdout), 0;
+  if (words.size() == 1 && (words[0] == "--help" || words[0] == "-h")) return print_help(kNewHelp), 0;
   if (words.size() != 1 || words[0].starts_with("-"))
     throw Error(ErrorCode::usage, "troupe new", "it takes one new folder", "troupe new DIR");
   auto folder = fs::absolute(words[0]).lexically_normal();

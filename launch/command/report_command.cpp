@@ -6,6 +6,7 @@
 #include "launch/config/command_flags.hpp"
 #include "launch/observe/run_report.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/terminal.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/files/file_layer.hpp"
 
@@ -56,7 +57,7 @@ void write_page(const std::string& path, const std::string& page) {
 
 int report_command(const std::vector<std::string>& words) {
   const auto asked = read(words);
-  if (asked.help) return std::fputs(kReportHelp, stdout), 0;
+  if (asked.help) return print_help(kReportHelp), 0;
   const auto run = read_run(asked.run);
   const auto numbers = numbers_of(run.records);
   std::optional<RunNumbers> baseline;

@@ -31,6 +31,7 @@
 #include "launch/observe/run_report.hpp"
 #include "launch/observe/top.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/terminal.hpp"
 
 namespace {
 
@@ -44,8 +45,8 @@ constexpr const char* kLaunchHelp =
     "  --slurm                the hosts of the Slurm job around this; --nproc-per-node N: ranks of each node\n"
     "  --detach               returns once all ranks have begun; `troupe attach` shows the job again, and stops it\n"
     "  --dry-run              prints which ranks would run on which host, and starts nothing\n"
-    "  --nnodes N|MIN:MAX --node-rank K --nproc-per-node N --master-addr A --master-port P   the same command typed on "
-    "each node;\n"
+    "  --nnodes N|MIN:MAX --node-rank K --nproc-per-node N --master-addr A --master-port P\n"
+    "                         the same command typed on each node;\n"
     "                         MIN:MAX: begins with MIN nodes, the others may join while it runs\n"
     "  --last-call S          MIN:MAX, --min-ranks: seconds from the start to wait for more than the least (5, 120)\n"
     "  --run-dir DIR          logs of the ranks, the job's journal (a new folder below runs/; runs/latest leads to "
@@ -64,8 +65,8 @@ constexpr const char* kLaunchHelp =
     "  --no-recovery          the first rank that dies ends the job\n"
     "  --keys DIR             with --nnodes, on every node: what `troupe keys DIR` made; a host list needs none\n"
     "  --insecure-network     no keys: whatever reaches the job may steer it\n"
-    "  --chaos seed=7,mtbf=30s,kinds=kill+stop+slow+net+disk+leave+nan   hurts ranks, the same way for the same seed,\n"
-    "                         and tells the goodput\n"
+    "  --chaos seed=7,mtbf=30s,kinds=kill+stop+slow+net+disk+leave+nan\n"
+    "                         hurts ranks, the same way for the same seed, and reports the goodput\n"
     "\n"
     "example: troupe launch --nproc 4 --spares 1 ./train --lr 0.05\n";
 
@@ -203,7 +204,7 @@ int launch(const std::vector<std::string>& words) {
                           {"--detach", &detach},
                           {"--help", &help}},
                          "troupe launch");
-  if (help) return std::fputs(kLaunchHelp, stdout), 0;
+  if (help) return troupe::print_help(kLaunchHelp), 0;
   recovery.enabled = !no_recovery;
   recovery.min_ranks = min_ranks.value_or(recovery.min_ranks);
   options.nproc = nproc.value_or(options.nproc);
@@ -276,7 +277,7 @@ bool asks_for_help(const std::vector<std::string>& words) {
 }
 
 int configuration(const std::vector<std::string>& words) {
-  if (asks_for_help(words)) return std::fputs(kConfigHelp, stdout), 0;
+  if (asks_for_help(words)) return troupe::print_help(kConfigHelp), 0;
   if (words == std::vector<std::string>{"reference"}) return std::cout << troupe::config_reference(), 0;
   if (words.empty() || words[0] != "dump") {
     const auto near = words.empty() ? std::string() : troupe::nearest_name(words[0], {"dump", "reference"});
@@ -289,13 +290,13 @@ int configuration(const std::vector<std::string>& words) {
   flags.reserve(words.size());
   for (const auto& word : words) flags.push_back(word.c_str());  // the first is the program's name to it
   if (troupe::parse_config(config, static_cast<int>(flags.size()), flags.data()) == troupe::ConfigAction::help)
-    return std::fputs(kConfigHelp, stdout), 0;
+    return troupe::print_help(kConfigHelp), 0;
   std::fputs(troupe::config_to_toml(config).c_str(), stdout);
   return 0;
 }
 
 int completion(const std::vector<std::string>& words) {
-  if (asks_for_help(words)) return std::fputs(kCompletionHelp, stdout), 0;
+  if (asks_for_help(words)) return troupe::print_help(kCompletionHelp), 0;
   if (words.size() != 1)
     throw troupe::Error(troupe::ErrorCode::usage, "troupe completion", "which shell?", "bash, zsh or fish");
   std::fputs(troupe::completion_script(words[0]).c_str(), stdout);
@@ -303,7 +304,7 @@ int completion(const std::vector<std::string>& words) {
 }
 
 int make_keys(const std::vector<std::string>& words) {
-  if (asks_for_help(words)) return std::fputs(kKeysHelp, stdout), 0;
+  if (asks_for_help(words)) return troupe::print_help(kKeysHelp), 0;
   if (words.empty() || words.size() > 2 || words[0].starts_with("-"))
     throw troupe::Error(troupe::ErrorCode::usage, "keys", "it takes one new folder, and the number of nodes",
                         "troupe keys DIR [NODES]");
@@ -337,7 +338,7 @@ int run(const std::vector<std::string>& words) {
   if (words.empty()) return std::fputs(kHelp, stderr), 2;
   const std::vector<std::string> rest(words.begin() + 1, words.end());
   const auto& verb = words[0];
-  if (verb == "--help" || verb == "-h" || verb == "help") return std::fputs(kHelp, stdout), 0;
+  if (verb == "--help" || verb == "-h" || verb == "help") return troupe::print_help(kHelp), 0;
   if (verb == "--version") return std::puts("troupe " TROUPE_VERSION), 0;
   if (verb == "launch") return launch(rest);
   if (verb == "coordinator") return coordinate(rest);

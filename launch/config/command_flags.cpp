@@ -66,25 +66,4 @@ std::vector<std::string> read_words(const std::vector<std::string>& words, const
   return others;
 }
 
-std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates, std::size_t most) {
-  std::string best;
-  if (name.size() > 200) return best;  // nobody mistyped that, and it would take long
-  std::size_t best_distance = std::min(most, std::max<std::size_t>(2, name.size() / 3)) + 1;
-  for (const auto& candidate : candidates) {
-    std::vector<std::size_t> row(candidate.size() + 1);
-    for (std::size_t j = 0; j <= candidate.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= name.size(); ++i) {
-      std::size_t diagonal = row[0];
-      row[0] = i;
-      for (std::size_t j = 1; j <= candidate.size(); ++j) {
-        const std::size_t above = row[j];
-        row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (name[i - 1] == candidate[j - 1] ? 0 : 1)});
-        diagonal = above;
-      }
-    }
-    if (row.back() < best_distance) best_distance = row.back(), best = candidate;
-  }
-  return best;
-}
-
 }  // namespace troupe

@@ -6,6 +6,8 @@
 #include <variant>
 #include <vector>
 
+#include "tensor_io/base/nearest_name.hpp"
+
 namespace troupe {
 
 /// What a flag does: a switch is set; a value is kept as it is, or read by a function, which may refuse it with
@@ -35,9 +37,5 @@ std::size_t read_flags(const std::vector<std::string>& words, const CommandFlags
 /// The same of all words, wherever flags stand. Returns the words that are none.
 std::vector<std::string> read_words(const std::vector<std::string>& words, const CommandFlags& flags,
                                     const std::string& command);
-
-/// The candidate that differs from `name` least, or an empty string if none is near (Levenshtein distance of at most a
-/// third of its length, and of at most `most`).
-std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates, std::size_t most = 64);
 
 }  // namespace troupe

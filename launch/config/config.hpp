@@ -61,13 +61,12 @@ enum class ConfigAction { run, help, print_config };
 
 /// Fills `config` from --config FILE, the environment and the flags. Throws Error(usage) on one line: where (file:line,
 /// variable or flag), the field, what is allowed, and the nearest known name for an unknown one. Arguments that are no
-/// flags are refused.
-ConfigAction parse_config(Config& config, int argc, const char* const* argv);
+/// flags are refused. `help_topic`: the word behind --help, if the caller has help on one setting; see config_help_on.
+ConfigAction parse_config(Config& config, int argc, const char* const* argv, std::string* help_topic = nullptr);
 /// The file alone, and one value alone, with the same errors.
 void read_config_file(Config& config, const std::string& path);
 void set_config_value(Config& config, const std::string& name, const std::string& text, const std::string& source);
 
-std::string config_help(const Config& config, const std::string& program);
 /// TOML that reads back equal, with the source of each value as a comment.
 std::string config_to_toml(const Config& config);
 std::string config_to_json(const Config& config);

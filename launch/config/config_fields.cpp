@@ -48,6 +48,12 @@ ConfigField checked(std::string (*check)(const std::string&), const char* form, 
   return field;
 }
 
+// What a text looks like that is checked later.
+ConfigField formed(const char* form, ConfigField field) {
+  field.form = form;
+  return field;
+}
+
 // Its flag may have no value.
 ConfigField may_stand_alone(ConfigField field) {
   field.may_stand_alone = true;
@@ -84,7 +90,7 @@ const std::vector<ConfigField>& config_fields() {
        0, 65536},
       {"data", "synthetic_size", at(&Config::synthetic_size), "images of the synthetic set", 1, kMany},
 
-      one_of({"sgd", "adamw"}, {"optimizer", "optimizer", at(&Config::optimizer), "sgd or adamw, fused"}),
+      one_of({"sgd", "adamw"}, {"optimizer", "optimizer", at(&Config::optimizer), "what updates the model, fused"}),
       {"optimizer", "lr", at(&Config::lr), "learning rate", 0, 1e6},
       {"optimizer", "momentum", at(&Config::momentum), "of sgd", 0, 1},
       {"optimizer", "nesterov", at(&Config::nesterov), "Nesterov momentum"},
@@ -119,9 +125,9 @@ const std::vector<ConfigField>& config_fields() {
        1, kMany},
       {"training", "loss_scale_backoff", at(&Config::loss_scale_backoff),
        "it shrinks by this factor after a step that overflowed", 1e-6, 1},
-      {"training", "activation_checkpointing", at(&Config::activation_checkpointing),
-       "blocks that compute their forward again in backward: none, block, every:N, type:NAME, name:PATTERN, "
-       "numel:COUNT"},
+      formed("none, block, every:N, type:NAME, name:PATTERN, or numel:COUNT",
+             {"training", "activation_checkpointing", at(&Config::activation_checkpointing),
+              "blocks that compute their forward again in backward"}),
       {"training", "clip_norm", at(&Config::clip_norm), "clip the gradient's global norm; 0: don't", 0, 1e9},
       one_of({"stop", "skip"}, {"training", "on_not_finite", at(&Config::on_not_finite),
                                 "a step whose loss or gradient is NaN or infinite"}),
@@ -166,7 +172,8 @@ const std::vector<ConfigField>& config_fields() {
       {"checkpoint", "init_allow_missing", at(&Config::init_allow_missing),
        "take from that file what fits, leave the rest as it is"},
 
-      {"strategy", "strategy", at(&Config::strategy), "how parameters are laid out over ranks"},
+      formed("a strategy's name",
+             {"strategy", "strategy", at(&Config::strategy), "how parameters are laid out over ranks"}),
       checked(
           check_switches, "empty, or STEP:STRATEGY[+HOOK],... with ddp, local_sgd, diloco",
           {"strategy", "switch_at", at(&Config::switch_at),
@@ -181,7 +188,8 @@ const std::vector<ConfigField>& config_fields() {
       {"strategy", "static_graph", at(&Config::static_graph),
        "promise: every step uses the same parameters in the same order"},
       {"strategy", "sync_batchnorm", at(&Config::sync_batchnorm), "BatchNorm statistics over all ranks"},
-      {"strategy", "comm_hook", at(&Config::comm_hook), "none, fp16, bf16, powersgd, or one of your own"},
+      formed("a communication hook's name",
+             {"strategy", "comm_hook", at(&Config::comm_hook), "how gradients are packed for their way"}),
       {"strategy", "powersgd_rank", at(&Config::powersgd_rank), "rank of PowerSGD's approximation", 1, 1024},
       {"strategy", "powersgd_start_step", at(&Config::powersgd_start_step),
        "steps before this one send gradients whole", 0, kMany},
@@ -200,21 +208,22 @@ const std::vector<ConfigField>& config_fields() {
       {"strategy", "server_shares", at(&Config::server_shares),
        "parameter_server: shares that an update's samples are cut into, for each rank; ranks take them by demand", 1,
        1024},
-      {"strategy", "mesh", at(&Config::mesh),
-       "pipeline, tensor_parallel: dp=2,fsdp=2,tp=2,pp=2; empty: all ranks in one pipeline, or one group"},
-      {"strategy", "pipeline_schedule", at(&Config::pipeline_schedule),
-       "order of a step's micro-batches (grad_accum_steps): gpipe, 1f1b, interleaved, zero_bubble, or one of your own"},
+      formed("empty, or dp=N,fsdp=N,tp=N,pp=N, each of them or some",
+             {"strategy", "mesh", at(&Config::mesh),
+              "pipeline, tensor_parallel: how ranks are arranged; empty: all in one pipeline, or one group"}),
+      formed("a schedule's name", {"strategy", "pipeline_schedule", at(&Config::pipeline_schedule),
+                                   "order of a step's micro-batches (grad_accum_steps)"}),
       {"strategy", "pipeline_chunks", at(&Config::pipeline_chunks), "interleaved: stages on each rank", 1, 1024},
-      {"strategy", "pipeline_costs", at(&Config::pipeline_costs),
-       "what stages are balanced by: parameters, measured (a forward before the first step), or 1,1,2: a cost for each "
-       "block"},
+      formed("parameters, measured (a forward before the first step), or 1,1,2: a cost for each block",
+             {"strategy", "pipeline_costs", at(&Config::pipeline_costs), "what stages are balanced by"}),
       {"strategy", "tensor_plan", at(&Config::tensor_plan),
        "tp: layers that ranks share, as in layers.*.up: column, layers.*.down: row"},
       {"strategy", "sequence_parallel", at(&Config::sequence_parallel),
        "tp: between shared layers each rank has its own part of the tokens"},
       one_of({"full_shard", "shard_grad_op", "hybrid_shard", "no_shard"},
              {"strategy", "fsdp_mode", at(&Config::fsdp_mode), "of fsdp"}),
-      {"strategy", "fsdp_wrap", at(&Config::fsdp_wrap), "units of fsdp: block, type:T, numel:N, name:PATH, none"},
+      formed("block, type:T, numel:N, name:PATH, or none",
+             {"strategy", "fsdp_wrap", at(&Config::fsdp_wrap), "units of fsdp"}),
       {"strategy", "fsdp_shard_size", at(&Config::fsdp_shard_size),
        "hybrid_shard: ranks that share one copy; 0: those of a host", 0, 65536},
       {"strategy", "fsdp_mapped", at(&Config::fsdp_mapped),
@@ -240,8 +249,8 @@ const std::vector<ConfigField>& config_fields() {
        .member = at(&Config::backend),
        .help = "how ranks exchange tensors",
        .registered = known_communicators},
-      {"communication", "device", at(&Config::device),
-       "where ranks train: auto, cpu, cuda (each rank its local rank's), or cuda:N"},
+      formed("auto, cpu, cuda (each rank its local rank's), or cuda:N",
+             {"communication", "device", at(&Config::device), "where ranks train"}),
       {"communication", "share_device", at(&Config::share_device),
        "several ranks may be on one GPU: for tests, it is slow"},
       {"communication", "collective_timeout", at(&Config::collective_timeout),

@@ -31,6 +31,16 @@ struct ConfigField {
 /// any text.
 std::vector<std::string> choices_of(const ConfigField& field);
 
+/// The values that a field may have, as a noun: `one of sgd, adamw`, `a number from 0 to 1`.
+std::string allowed_values(const ConfigField& field);
+/// A switch, or a text whose flag may stand alone: --no-NAME turns it off.
+bool is_switch(const ConfigField& field);
+
+/// All settings, the program's own among them.
+std::vector<std::string> setting_names(const Config& config);
+/// TROUPE_LR, of lr.
+std::string variable_of(const std::string& name);
+
 /// The one list of settings.
 const std::vector<ConfigField>& config_fields();
 

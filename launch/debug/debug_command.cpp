@@ -21,6 +21,7 @@
 #include "launch/process/output_lines.hpp"
 #include "launch/process/scratch_folder.hpp"
 #include "launch/process/stop_signals.hpp"
+#include "launch/process/terminal.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -249,7 +250,7 @@ class Debug {
 
 int debug_command(const std::vector<std::string>& words, const std::string& troupe_program) {
   const auto request = read_request(words);
-  if (request.help) return std::fputs(kDebugHelp, stdout), 0;
+  if (request.help) return print_help(kDebugHelp), 0;
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     if (!is_ignored(number)) std::signal(number, note_signal);
   }

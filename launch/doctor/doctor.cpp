@@ -12,6 +12,7 @@
 #include "launch/doctor/doctor_agent.hpp"
 #include "launch/hosts/ssh_command.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/terminal.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -228,7 +229,7 @@ int measure_by_hand(const std::string& target) {
 
 int doctor_command(const std::vector<std::string>& words, const DoctorOptions& options) {
   const auto request = read_request(words);
-  if (request.help) return std::fputs(kDoctorHelp, stdout), 0;
+  if (request.help) return print_help(kDoctorHelp), 0;
   if (request.agent) return serve_doctor(std::cin, std::cout, options.version), 0;
   if (!request.serve.empty()) return serve_by_hand(request.serve);
   if (!request.measure.empty()) return measure_by_hand(request.measure);

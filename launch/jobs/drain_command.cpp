@@ -5,6 +5,7 @@
 #include "launch/config/command_flags.hpp"
 #include "launch/jobs/living_jobs.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/terminal.hpp"
 #include "launch/run/run_identity.hpp"
 #include "launch/run/run_socket.hpp"
 #include "tensor_io/base/error.hpp"
@@ -29,7 +30,7 @@ constexpr const char* kHelp =
 int drain_command(const std::vector<std::string>& words) {
   bool help = false;
   const auto given = read_words(words, {{"--help", &help}, {"-h", &help}}, "troupe drain");
-  if (help) return std::fputs(kHelp, stdout), 0;
+  if (help) return print_help(kHelp), 0;
   if (given.empty() || given.size() > 2)
     throw Error(ErrorCode::usage, "troupe drain", "it takes a HOST, and perhaps a RUN", "see troupe drain --help");
   const std::string run = given.size() < 2 ? std::string(kRunsFolder) + "/latest" : given[1];

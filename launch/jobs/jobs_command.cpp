@@ -18,6 +18,7 @@
 #include "launch/jobs/living_jobs.hpp"
 #include "launch/observe/run_folder.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/terminal.hpp"
 #include "launch/run/run_file.hpp"
 #include "launch/run/run_identity.hpp"
 #include "tensor_io/base/error.hpp"
@@ -82,7 +83,7 @@ int ps_command(const std::vector<std::string>& words) {
   bool help = false;
   if (!read_words(words, {{"--help", &help}, {"-h", &help}}, "troupe ps").empty())
     throw Error(ErrorCode::usage, "troupe ps", "it takes no words", "see troupe ps --help");
-  if (help) return std::fputs(kPsHelp, stdout), 0;
+  if (help) return print_help(kPsHelp), 0;
   std::vector<std::array<std::string, 6>> rows{{"RUN", "PROCESS", "SINCE", "RANKS", "STEPS", "COMMAND"}};
   for (const auto& job : living_jobs()) {
     std::string command;
@@ -112,7 +113,7 @@ int attach_command(const std::vector<std::string>& words) {
                 : throw Error(ErrorCode::usage, flag, "'" + displayable(text) + "' is no number of lines");
   };
   const auto runs = read_words(words, {{"--lines", read_lines}, {"--help", &help}, {"-h", &help}}, "troupe attach");
-  if (help) return std::fputs(kAttachHelp, stdout), 0;
+  if (help) return print_help(kAttachHelp), 0;
   if (runs.size() > 1) throw Error(ErrorCode::usage, "troupe attach", "it takes one RUN", "see troupe attach --help");
   const std::string run = runs.empty() ? std::string(kRunsFolder) + "/latest" : runs[0];
   const auto name = displayable(run, 200);

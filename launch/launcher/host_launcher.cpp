@@ -234,7 +234,7 @@ class HostLauncher {
     if (fd < 0) return;
     const auto show = [&](std::string_view text, bool overwrite) {
       if (overwrite && terminal_ && target == 1) {  // rank 0's bar, with its marker
-        std::fprintf(stdout, "%s%s", kClearLine, std::string(text.substr(0, terminal_columns(1) - 1)).c_str());
+        std::fprintf(stdout, "%s%s", kClearLine, tinted(text.substr(0, terminal_columns(1) - 1), 1).c_str());
         std::fflush(stdout);
         bar_shown_ = true;
         return;
@@ -243,7 +243,7 @@ class HostLauncher {
         if (!first_words_.is_news(text.substr(0, label), text.substr(label + 2))) return;
       }
       clear_bar();
-      std::fprintf(target == 1 ? stdout : stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
+      std::fprintf(target == 1 ? stdout : stderr, "%s\n", tinted(text, target).c_str());
       std::fflush(target == 1 ? stdout : stderr);
       if (target == 2) agent.last_line = text;
     };

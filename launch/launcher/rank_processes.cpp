@@ -181,8 +181,8 @@ void RankProcesses::show(Slot& slot, std::string_view text, bool overwrite, int 
   const int length = static_cast<int>(text.size());
   if (overwrite && options_.terminal && target == 1) {
     const auto bar = "[" + slot.label + "] " + std::string(text);
-    std::fprintf(stdout, "%s%s", kClearLine,
-                 bar.substr(0, terminal_columns(1) - 1).c_str());  // it may have become narrower
+    const auto shown = bar.substr(0, terminal_columns(1) - 1);  // it may have become narrower
+    std::fprintf(stdout, "%s%s", kClearLine, tinted(shown, 1).c_str());
     std::fflush(stdout);
     bar_shown_ = true;
     return;
@@ -195,7 +195,7 @@ void RankProcesses::show(Slot& slot, std::string_view text, bool overwrite, int 
   if (first_words_.is_news(slot.label, text)) {
     clear_bar();
     FILE* file = target == 1 ? stdout : stderr;
-    std::fprintf(file, "[%s] %.*s\n", slot.label.c_str(), length, text.data());
+    std::fprintf(file, "%s\n", tinted("[" + slot.label + "] " + std::string(text), target).c_str());
     std::fflush(file);
   }
   std::fprintf(slot.log.get(), "%s\n", for_log(text).c_str());

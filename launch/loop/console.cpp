@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "launch/process/formatted.hpp"
 #include "launch/process/terminal.hpp"
@@ -12,7 +13,7 @@
 namespace troupe {
 namespace {
 
-std::string loss_of(const StepWindow& window) { return window.samples > 0 ? formatted("%.4f", window.loss()) : "-"; }
+std::string loss_of(const StepWindow& window) { return window.samples > 0 ? loss_text(window.loss()) : "-"; }
 
 double throughput(const MetricsReport& report) {
   return report.window.samples_per_second() * static_cast<double>(std::max<std::int64_t>(1, report.tokens_per_sample));
@@ -31,7 +32,29 @@ bool launcher_wants_bar() {
   return told != nullptr && std::string_view(told) == "bar";
 }
 
+struct Piece {
+  std::string text;
+  int worth;  // those of the least go first where there is no room
+};
+
+std::size_t length_of(const std::vector<Piece>& pieces) {
+  std::size_t length = 0;
+  for (const auto& piece : pieces) length += piece.text.size();
+  return length;
+}
+
 }  // namespace
+
+std::string loss_text(double loss) {
+  const double size = std::abs(loss);
+  if (!std::isfinite(loss) || size >= 1e6 || size < 0.1) return formatted("%.4g", loss);
+  return formatted("%.*f", size >= 100 ? 1 : size >= 10 ? 3 : 4, loss);
+}
+
+std::string rate_text(double rate) {
+  const double size = std::abs(rate);
+  return size >= 9.95 ? formatted("%.*f", size >= 99.95 ? 0 : 1, rate) : formatted("%.3g", rate);
+}
 
 std::string train_line(const MetricsReport& report) {
   const auto& w = report.window;
@@ -40,8 +63,9 @@ std::string train_line(const MetricsReport& report) {
                                static_cast<long long>(report.total_steps), loss_of(w).c_str());
   if (w.last_norm != 0) line += formatted("  grad_norm %.4g", w.last_norm);
   if (report.max_resident_gib > 0) line += formatted("  memory %.2fGiB", report.max_resident_gib);
-  line += formatted("  %.0f %s  %.1f steps/s  exposed %.1f%%  data %.1f%%  lr %.3g", throughput(report), unit(report),
-                    w.steps_per_second(), 100 * w.exposed_share(), 100 * w.data_share(), w.last_lr);
+  line += formatted("  %s %s  %s steps/s  exposed %.1f%%  data %.1f%%  lr %.3g", rate_text(throughput(report)).c_str(),
+                    unit(report), rate_text(w.steps_per_second()).c_str(), 100 * w.exposed_share(),
+                    100 * w.data_share(), w.last_lr);
   if (w.correct > 0) line += formatted("  acc %.2f%%", 100 * w.accuracy());
   if (w.last_loss_scale != 1) line += formatted("  loss scale %.3g", w.last_loss_scale);
   if (w.skipped > 0) line += formatted("  skipped %lld", static_cast<long long>(w.skipped));
@@ -54,21 +78,35 @@ std::string progress_bar(const MetricsReport& report, std::size_t columns) {
   const auto& w = report.window;
   const double share =
       report.total_steps > 0 ? static_cast<double>(report.step) / static_cast<double>(report.total_steps) : 0;
-  const auto text =
-      formatted(" %3.0f%%  epoch %lld  step %lld/%lld  loss %s  %.0f %s  %.1f ms  exposed %.1f%%%s", 100 * share,
-                static_cast<long long>(report.epoch) + 1, static_cast<long long>(report.step),
-                static_cast<long long>(report.total_steps), loss_of(w).c_str(), throughput(report), unit(report),
-                w.mean_step_ms(), 100 * w.exposed_share(), time_left(report.seconds_left).c_str());
-  const std::size_t room = columns > text.size() + 12 ? std::min<std::size_t>(20, columns - text.size() - 3) : 0;
-  if (room == 0) return text.substr(0, columns);
+  const auto number = [](std::int64_t n) { return static_cast<long long>(n); };
+  std::vector<Piece> pieces{{formatted(" %3.0f%%", 100 * share), 9},
+                            {formatted("  epoch %lld/%lld", number(report.epoch) + 1, number(report.epochs)), 3},
+                            {formatted("  step %lld/%lld", number(report.step), number(report.total_steps)), 8},
+                            {time_left(report.seconds_left), 7},
+                            {"  loss " + loss_of(w), 6},
+                            {w.correct > 0 ? formatted("  acc %.2f%%", 100 * w.accuracy()) : "", 5},
+                            {"  " + rate_text(throughput(report)) + " " + unit(report), 4},
+                            {formatted("  %s ms", rate_text(w.mean_step_ms()).c_str()), 2},
+                            {formatted("  exposed %.1f%%", 100 * w.exposed_share()), 1}};
+  constexpr std::size_t kLeast = 8, kMost = 20, kBrackets = 2;  // of the bar
+  // A bar is worth more than an epoch, and less than a rate.
+  for (int worth = 1; worth < 9; ++worth) {
+    const auto wanted = length_of(pieces) + (worth <= 3 ? kLeast + kBrackets : 0);
+    if (wanted <= columns) break;
+    std::erase_if(pieces, [worth](const Piece& piece) { return piece.worth == worth; });
+  }
+  std::string text;
+  for (const auto& piece : pieces) text += piece.text;
+  if (text.size() + kLeast + kBrackets > columns) return text.substr(0, columns);
+  const auto room = std::min(kMost, columns - text.size() - kBrackets);
   const auto filled = static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * static_cast<double>(room));
   return "[" + std::string(filled, '#') + std::string(room - filled, '.') + "]" + text;
 }
 
 std::string validation_line(const ValidationReport& report) {
   std::string line =
-      formatted("epoch %lld  held-out loss %.4f  accuracy %.2f%% of %.0f", static_cast<long long>(report.epoch) + 1,
-                report.loss, 100 * report.accuracy, report.samples);
+      formatted("epoch %lld  held-out loss %s  accuracy %.2f%% of %.0f", static_cast<long long>(report.epoch) + 1,
+                loss_text(report.loss).c_str(), 100 * report.accuracy, report.samples);
   if (report.best) line += "  (best so far)";
   return line;
 }
@@ -83,7 +121,7 @@ void Console::show(const MetricsReport& report) {
   if (!bar_) return;
   const std::scoped_lock lock(mutex_);
   const auto bar = progress_bar(report, terminal_columns(1) - 1);  // the last column would scroll
-  std::printf("%s%s\r", terminal_ ? kClearLine : "", bar.c_str());
+  std::printf("%s%s\r", terminal_ ? kClearLine : "", tinted(bar, 1).c_str());
   std::fflush(stdout);
   shown_ = true;
 }
@@ -92,7 +130,7 @@ void Console::line(const std::string& text) {
   if (taker_) return (*taker_)(text);
   const std::scoped_lock lock(mutex_);
   clear();
-  std::printf("%s\n", text.c_str());
+  std::printf("%s\n", tinted(text, 1).c_str());
   std::fflush(stdout);
 }
 
@@ -100,7 +138,7 @@ void Console::warn(const std::string& text) {
   if (taker_) return (*taker_)(text);
   const std::scoped_lock lock(mutex_);
   clear();
-  std::fprintf(stderr, "%s\n", text.c_str());
+  std::fprintf(stderr, "%s\n", tinted(text, 2).c_str());
 }
 
 void Console::clear() {

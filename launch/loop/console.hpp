@@ -9,17 +9,23 @@
 
 namespace troupe {
 
+/// With at least four significant digits, whatever its size: 0.4312, 123.4, 1.2e-05.
+std::string loss_text(double loss);
+/// Of something per second: 787, 12.3, 0.05.
+std::string rate_text(double rate);
+
 /// One line about the steps of a window, keys in the order of torchtitan's: `epoch 2/8  step 45/176  loss 0.4312
 /// grad_norm 0.98  memory 0.41GiB  787 samples/s  12.3 steps/s  exposed 4.1%  data 0.2%  lr 0.05  acc 87.50%`.
 std::string train_line(const MetricsReport& report);
-/// The same as a bar of at most `columns` ASCII characters, with the time that is left.
+/// The same as a bar of at most `columns` ASCII characters: step of all steps, the time that is left, loss, accuracy
+/// and rate, and what else there is room for.
 std::string progress_bar(const MetricsReport& report, std::size_t columns);
 std::string validation_line(const ValidationReport& report);
 
 /// What rank 0 prints: log lines, and on a terminal a bar below them. Any thread.
 ///
 /// Who draws the bar is who has the terminal: this process, or a launcher, which reads it as a line that ends in a
-/// carriage return. No colours; without a bar no character that is not text.
+/// carriage return, and adds the colours. Without a bar there is no character that is not text.
 class Console {
  public:
   /// The bar is on if `wanted` and standard output is a terminal, or the launcher says that its own is

@@ -172,6 +172,13 @@ bool LoopTasks::end_of_steps() {
 
 void LoopTasks::report_end(const std::string& checkpoint) {
   if (config_.validate_only) return;
+  if (resumed_at_ > 0 && rank_.steps_done() == resumed_at_ && !rank_.stop_requested()) {
+    const bool by_steps = config_.max_steps > 0 && resumed_at_ >= config_.max_steps;
+    parts_.records.log("nothing is left to train: the run was finished at step " + std::to_string(resumed_at_) + "; " +
+                       (by_steps ? "raise --max_steps (" + std::to_string(config_.max_steps)
+                                 : "raise --epochs (" + std::to_string(config_.epochs)) +
+                       ") to go on");
+  }
   if (const auto best = BestAccuracy::of(compute_).value; validation_ && best >= 0) {
     parts_.records.line(formatted("best held-out accuracy: %.2f%%", 100 * best));
   }
@@ -207,6 +214,7 @@ void LoopTasks::keep_checkpoints(Optimizer& optimizer) {
     rank_.retry([&] {
       const auto position =
           checkpoints_->resume(config_.resume, [this](const std::string& line) { parts_.records.log(line); });
+      resumed_at_ = rank_.steps_done();
       parts_.position.resume_at({position.epoch, position.step_in_epoch}, position.round, position.data);
     });
   }

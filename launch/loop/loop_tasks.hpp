@@ -87,6 +87,7 @@ class LoopTasks {
   std::function<void(std::int64_t)> between_steps_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::shared_ptr<FolderLock> checkpoint_lock_;  // until checkpoints are kept
+  std::int64_t resumed_at_ = 0;                  // step
   std::unique_ptr<Validation> validation_;
 };
 

@@ -108,6 +108,8 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
     try {
       const CheckpointFolder folder(path);
       const auto& manifest = folder.manifest();
+      if (const auto saved = manifest.metadata.find("config"); saved != manifest.metadata.end())
+        saved_config = saved->second;
       std::map<std::string, double> counters;
       if (manifest.ranks > 0)
         counters = RankState::from_json(folder.rank_state(0), path + "/" + rank_state_file(0)).counters;
@@ -115,8 +117,6 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       const auto states = manifest.metadata.find("states");
       own_state = parts_.own_state.read(folder, states == manifest.metadata.end() ? "" : states->second,
                                         [&notes](const std::string& note) { notes.push_back(note); });
-      const auto saved = manifest.metadata.find("config");
-      if (saved != manifest.metadata.end()) saved_config = saved->second;
       position = {manifest.epoch, manifest.step_in_epoch, manifest.step_in_epoch, data_of(manifest.metadata)};
       const BestAccuracy so_far{real_in(manifest.metadata, "best").value_or(-1)};
       accept = [&compute, so_far, counters, metadata = manifest.metadata, step = manifest.step]() mutable {
@@ -130,7 +130,10 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
           compute.loss_scaler().load(scale->second, static_cast<std::int64_t>(tracker->second));
       };
     } catch (const Error& error) {
-      outcome = to_json(error);
+      auto report = error.report();
+      if (report.code == ErrorCode::mismatch && report.remedy.empty())
+        report.remedy = remedy_for_model(saved_config, rank_.config());
+      outcome = to_json(Error(report));
     }
     const auto outcomes = communicator.all_gather_bytes(words_of(outcome), "checkpoint");
     std::optional<Error> refusal;

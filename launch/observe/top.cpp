@@ -328,7 +328,7 @@ int top_command(const std::vector<std::string>& words) {
   const auto read_port = [&port](const std::string&, const std::string& text) { port = port_of(text); };
   const auto runs =
       read_words(words, {{"--once", &once}, {"--port", read_port}, {"--help", &help}, {"-h", &help}}, "troupe top");
-  if (help) return std::fputs(kTopHelp, stdout), 0;
+  if (help) return print_help(kTopHelp), 0;
   if (runs.size() > 1 || (runs.size() == 1 && runs[0].empty()))
     throw Error(ErrorCode::usage, "troupe top", "it takes one RUN", "see troupe top --help");
   if (port > 0 && !runs.empty())

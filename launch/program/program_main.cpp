@@ -14,6 +14,8 @@
 #include <string_view>
 
 #include "actors/coordinator/coordinator_rendezvous.hpp"
+#include "actors/strategy/known_parts.hpp"
+#include "launch/config/config_help.hpp"
 #include "launch/config/profile_setting.hpp"
 #include "launch/debug/inspection.hpp"
 #include "launch/launcher/inject_process_fault.hpp"
@@ -30,11 +32,13 @@
 #include "launch/process/local_address.hpp"
 #include "launch/process/process_limits.hpp"
 #include "launch/process/stop_signals.hpp"
+#include "launch/process/terminal.hpp"
 #include "launch/program/rank_life.hpp"
 #include "launch/program/simulate.hpp"
 #include "launch/run/run_choice.hpp"
 #include "launch/run/run_identity.hpp"
 #include "launch/run/run_lock.hpp"
+#include "strategies/mesh/pipeline_schedule.hpp"
 #include "strategies/shipped_strategies.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
@@ -89,7 +93,7 @@ void take_folders(Config& config, const RunOfJob& run) {
 // Finds out which run this is, where our launcher has not. Who is to lock its folder.
 std::shared_ptr<RunLock> choose_run(Config& config, RankEnvironment& place, const std::string& program) {
   std::shared_ptr<RunLock> lock;
-  RunSettings settings{config.run_dir, config.checkpoint_dir, config.resume};
+  RunSettings settings{config.run_dir, config.checkpoint_dir, config.resume, config.sources.contains("resume")};
   if (!place.coordinator_host.empty()) {
     if (place.run.checkpoint.empty() && !config.resume.empty()) {  // launched by a command that we could not read ahead
       settings.run_dir = place.run.folder;
@@ -314,13 +318,23 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& program,
   try {
     Config config;
     if (declare) declare(config);
-    const auto action = parse_config(config, argc, argv);
+    std::string help_topic;
+    const auto action = parse_config(config, argc, argv, &help_topic);
+    register_shipped_strategies();
+    const HelpOptions help{argv[0],
+                           help_columns(STDOUT_FILENO),
+                           {{"strategy", known_strategies()},
+                            {"comm_hook", known_comm_hooks()},
+                            {"pipeline_schedule", known_schedules()}}};
     if (action != ConfigAction::run) {
       const char* rank = std::getenv("RANK");
       if (rank != nullptr && std::string_view(rank) != "0") return 0;  // rank 0 says it for all
-      const bool help = action == ConfigAction::help;
-      return std::fputs((help ? config_help(config, argv[0]) : config_to_toml(config)).c_str(), stdout), 0;
+      const auto text = action != ConfigAction::help ? config_to_toml(config)
+                        : help_topic.empty()         ? config_help(config, help)
+                                                     : config_help_on(config, help_topic, help);
+      return std::fputs(text.c_str(), stdout), 0;
     }
+    check_registered_names(config, help);
     const auto body = inspected_if_asked(program, config);
     keep_freed_memory();
     if (traces_operators(config)) OperatorTrace::silence();
@@ -341,7 +355,6 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& program,
     } else if (shared) {
       at::set_num_threads(1);
     }
-    register_shipped_strategies();
     handle_signals(place.launched);
     if (config.ranks > 1) return run_simulated(config, argv[0], body);
     if (!place.launched || (place.world_size == 1 && place.coordinator_host.empty()))

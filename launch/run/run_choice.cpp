@@ -19,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kCheckpoints = "checkpoints";
-constexpr const char* kStartOne = "leave --resume out to start one";
 
 bool has_checkpoints(const std::string& folder) {
   try {
@@ -140,7 +139,7 @@ class Chooser {
     throw Error(ErrorCode::unavailable, "resume",
                 "no run of " + displayable(fs::path(program_).filename().string(), 80) + " below " + kRunsFolder +
                     "/ has a checkpoint",
-                kStartOne);
+                start_one());
   }
 
   RunChoice named() const {
@@ -159,19 +158,25 @@ class Chooser {
         run->folder = (fs::path(folder).parent_path() / fs::read_symlink(folder, failure)).lexically_normal().string();
       const auto there = checkpoint_folder(settings_.checkpoint_dir, run->folder);
       if (!step && !has_checkpoints(there))
-        throw Error(ErrorCode::unavailable, "resume", displayable(run->folder, 200) + " has no checkpoint", kStartOne);
+        throw Error(ErrorCode::unavailable, "resume", displayable(run->folder, 200) + " has no checkpoint",
+                    start_one());
       if (step && !fs::exists(fs::path(there) / step_folder_name(*step), failure)) throw no_such_step(there, *step);
       return of_run(*run, step);
     }
     return with_folder(fresh_.id, text, settings_.run_dir);  // choose_checkpoint says what it is, or that it is nothing
   }
 
-  static Error no_such_step(const std::string& folder, std::int64_t step) {
+  std::string start_one() const {
+    return settings_.asked_to_resume ? "leave --resume out to start one"
+                                     : "train first, or name a checkpoint: --resume PATH";
+  }
+
+  Error no_such_step(const std::string& folder, std::int64_t step) const {
     std::string steps;
     for (const auto& entry : list_checkpoints(folder))
       steps += (steps.empty() ? "" : ", ") + std::to_string(entry.step);
     return {ErrorCode::usage, "resume", displayable(folder, 200) + " has no checkpoint of step " + std::to_string(step),
-            steps.empty() ? kStartOne : "it has those of steps " + steps};
+            steps.empty() ? start_one() : "it has those of steps " + steps};
   }
 
   const RunSettings& settings_;

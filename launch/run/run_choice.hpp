@@ -16,6 +16,7 @@ struct RunSettings {
   /// in checkpoint_dir, `best` among them.
   std::string resume;
   bool validate_only = false;  ///< what `resume` names is only read: by a run apart, with a folder that is new
+  bool asked_to_resume = true;  ///< false: the program wants an earlier run without a --resume
 };
 
 /// The run that a job is a life of.

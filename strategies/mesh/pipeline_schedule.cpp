@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/nearest_name.hpp"
 #include "tensor_io/base/registry.hpp"
 
 namespace troupe {
@@ -260,11 +261,13 @@ void register_schedule(const std::string& name, const std::string& description, 
 
 std::vector<StageSchedule> make_schedule(const std::string& name, const PipelineShape& shape) {
   const auto schedule = registry().find(name);
-  if (!schedule) throw refused("there is no schedule '" + name + "'", "known: " + name_list(registry().sorted_names()));
+  if (!schedule) throw refused("there is no schedule '" + name + "'", remedy_for_name(name, registry().sorted_names()));
   auto lists = (*schedule)(shape);
   check_schedule(lists, shape);
   return lists;
 }
+
+std::vector<RegisteredName> known_schedules() { return registry().sorted_names(); }
 
 std::map<std::string, std::string> schedules() {
   std::map<std::string, std::string> known;

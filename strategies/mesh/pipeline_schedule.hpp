@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "tensor_io/base/registry.hpp"
+
 namespace troupe {
 
 /// One thing that a rank of a pipeline does. What it needs from its neighbours (the activations of the stage before,
@@ -82,5 +84,6 @@ void register_schedule(const std::string& name, const std::string& description, 
 /// The lists of the schedule named, checked. Throws Error(usage) naming the known ones, and what check_schedule throws.
 std::vector<StageSchedule> make_schedule(const std::string& name, const PipelineShape& shape);
 std::map<std::string, std::string> schedules();  ///< name -> description
+std::vector<RegisteredName> known_schedules();   ///< in the order of the alphabet
 
 }  // namespace troupe

@@ -75,8 +75,10 @@ DistributedSampler::DistributedSampler(SamplerOptions options) : options_(std::m
     const auto down = parts > 0 ? o.batch_size / parts * parts : 0;
     throw Error(
         ErrorCode::usage, "batch_size",
-        std::to_string(o.batch_size) + " samples can't be cut into " + std::to_string(o.micro_batches) +
-            " micro-batches for " + std::to_string(o.world_size) + " ranks",
+        std::to_string(o.batch_size) + (o.batch_size == 1 ? " sample" : " samples") +
+            " can't be shared out in equal parts to " + std::to_string(o.world_size) +
+            (o.world_size == 1 ? " rank" : " ranks") +
+            (o.micro_batches == 1 ? "" : " in " + std::to_string(o.micro_batches) + " micro-batches"),
         "use a multiple of " + std::to_string(parts) + ", for instance " + std::to_string(down > 0 ? down : parts));
   }
   if (!o.shares.empty() &&

@@ -188,7 +188,7 @@ REFUSED = [
     Refusal("samples drop_last resume_batch batch_size", lambda j: j["feed"] != "uneven" and j["drop_last"] and any(
         j["samples"] < batch for _, batch, _ in phases(j)), "… samples are fewer than one batch of …"),
     Refusal("batch_size accumulate ranks resume_batch resume_ranks", lambda j: j["feed"] != "uneven" and any(
-        not is_cut(j, *phase) for phase in phases(j)), "… samples can't be cut into … micro-batches for … ranks"),
+        not is_cut(j, *phase) for phase in phases(j)), "can't be shared out in equal parts to … rank"),
     Refusal("frozen", lambda j: j["frozen"] == "first", "parameter … is trained now, and was frozen when the model was distributed"),
     Refusal("feed schedule", lambda j: j["feed"] == "uneven" and j["schedule"] == "step",
             "step goes by epochs, and a loop without rank.loader has none"),

@@ -244,6 +244,28 @@ TEST_CASE("[X04] a job that lost a stage nobody else has begins anew from its la
                               Catch::Contains("resume from") && Catch::Contains("step 12/12"));
 }
 
+TEST_CASE("[R01] gpt without a checkpoint, with another model's and with nothing left to train says what to do") {
+  testing::ScratchDirectory folder;
+  const auto none = alone({"--checkpoint_dir", folder / "none", "--generate", "x"});
+  CHECK(none.code != 0);
+  CHECK_THAT(none.output, Catch::Contains("train first") && !Catch::Contains("leave --resume out"));
+  CHECK(alone(tiny(folder, {"--max_steps", "3"})).code == 0);
+  const auto finished = alone(tiny(folder, {"--max_steps", "3", "--resume", "latest"}));
+  INFO(finished.output);
+  CHECK(finished.code == 0);
+  CHECK_THAT(
+      finished.output,
+      Catch::Contains("nothing is left to train: the run was finished at step 3; raise --max_steps (3) to go on"));
+  const auto other = alone(tiny(folder, {"--max_steps", "5", "--resume", "latest", "--n_embd", "64"}));
+  INFO(other.output);
+  CHECK(other.code != 0);
+  CHECK_THAT(other.output,
+             Catch::Contains("is Float (32) in the checkpoint") &&
+                 Catch::Contains("n_embd was 32, is 64: resume with the former value, or start a new run"));
+  const auto more = alone(tiny(folder, {"--max_steps", "4", "--resume", "latest"}));
+  CHECK_THAT(more.output, !Catch::Contains("nothing is left"));
+}
+
 TEST_CASE("[X04] a mesh that can't be ends gpt with one line and exit code 2") {
   testing::ScratchDirectory folder;
   const auto refused = [&](const Arguments& more) {

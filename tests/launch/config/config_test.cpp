@@ -1,8 +1,13 @@
 #include "launch/config/config.hpp"
 
+#include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "launch/config/config_fields.hpp"
+#include "launch/config/config_help.hpp"
+#include "launch/process/wrapped_text.hpp"
+#include "tensor_io/base/nearest_name.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/scratch_directory.hpp"
 
@@ -73,7 +78,7 @@ TEST_CASE("[T04] what --print-config writes reads back equal") {
 
 TEST_CASE("[T04] every field can be set, appears in the help and refuses nonsense") {
   const Config defaults;
-  const auto help = config_help(defaults, "program");
+  const auto help = config_help(defaults, {"program"});
   for (const auto& field : config_fields()) {
     INFO(field.name);
     CHECK_THAT(help, Catch::Contains(std::string("--") + field.name));
@@ -85,7 +90,8 @@ TEST_CASE("[T04] every field can be set, appears in the help and refuses nonsens
                  Catch::Contains(field.name) && Catch::Contains("'ten'"));
     }
     if (std::holds_alternative<std::int64_t Config::*>(field.member)) {
-      CHECK_THAT(refused({std::string("--") + field.name, "-7"}), Catch::Contains("at least"));
+      CHECK_THAT(refused({std::string("--") + field.name, "-7"}),
+                 Catch::Contains("at least") || Catch::Contains(" from "));
       CHECK_THAT(refused({std::string("--") + field.name, "9223372036854775808"}), Catch::Contains(field.name));
     }
     if (std::holds_alternative<double Config::*>(field.member)) {
@@ -168,4 +174,144 @@ TEST_CASE("[T04] the hash covers what ranks must share and nothing else") {
 
 TEST_CASE("[T04] docs/config.md is what the list of settings says") {
   CHECK(testing::read_text(TROUPE_SOURCE_DIR "/docs/config.md") == config_reference());
+}
+
+namespace {
+
+std::size_t longest_line(const std::string& text) {
+  std::istringstream lines(text);
+  std::size_t longest = 0;
+  for (std::string line; std::getline(lines, line);) longest = std::max(longest, line.size());
+  return longest;
+}
+
+HelpOptions help_of_width(std::size_t columns) {
+  return {"program", columns, {{"strategy", {{"ddp", "all hold all"}, {"fsdp", "each holds a part"}}}}};
+}
+
+}  // namespace
+
+TEST_CASE("[T04] no line of the help is wider than it may be, and every word of it is there") {
+  Config config;
+  config.declare("a_setting_with_a_long_name_of_the_program", std::string("and with a default that is longer still"),
+                 "its text");
+  const auto columns = GENERATE(as<std::size_t>(), 24, 40, 80, 100);
+  const auto options = help_of_width(columns);
+  const auto help = config_help(config, options);
+  CHECK(longest_line(help) <= columns);
+  if (columns >= 80)
+    CHECK_THAT(help, Catch::Contains("\n[observe]\n") && Catch::Contains("--tensorboard, --no-tensorboard"));
+  for (const auto& name : setting_names(config)) CHECK(longest_line(config_help_on(config, name, options)) <= columns);
+}
+
+TEST_CASE("[T04] the help has the values of every choice, those of registries in higher folders too") {
+  const auto help = config_help(Config{}, help_of_width(100));
+  for (const auto& field : config_fields()) {
+    for (const auto& choice : choices_of(field)) CHECK_THAT(help, Catch::Contains(choice));
+  }
+  CHECK_THAT(help, Catch::Contains("how parameters are laid out over ranks; ddp or fsdp"));
+  CHECK_THAT(help, Catch::Contains("where ranks train; auto, cpu, cuda"));
+}
+
+TEST_CASE("[T04] the help on one setting has its values, its variable, its place in a file and its page") {
+  const auto options = help_of_width(80);
+  const auto config = parse({"--strategy", "fsdp"});
+  for (const std::string topic : {"strategy", "--strategy"}) {
+    CHECK_THAT(config_help_on(config, topic, options),
+               Catch::Contains("fsdp               each holds a part") && Catch::Contains("TROUPE_STRATEGY") &&
+                   Catch::Contains("strategy = \"ddp\", under [strategy]") && Catch::Contains("docs/strategies.md") &&
+                   Catch::Contains("now          fsdp, from --strategy"));
+  }
+  CHECK_THAT(config_help_on(config, "dropout", options), Catch::Contains("of the probe") && Catch::Contains("0.1"));
+  CHECK_THAT(config_help_on(config, "[optimizer]", options),
+             Catch::Contains("--weight_decay") && !Catch::Contains("--batch_size"));
+  CHECK_THAT(config_help_on(config, "observe", options), Catch::Contains("--metrics_port"));
+  CHECK_THROWS_WITH(config_help_on(config, "stratgy", options), Catch::Contains("did you mean strategy?"));
+  for (const auto& field : config_fields()) {
+    const auto page = help_page(field.section, field.name);
+    if (!page.empty()) CHECK(std::filesystem::exists(std::string(TROUPE_SOURCE_DIR "/") + page));
+  }
+}
+
+TEST_CASE("[T04] --help NAME is a question, and only a program that can answer it takes it") {
+  Config config;
+  std::string topic;
+  const char* words[] = {"program", "--help", "lr", "--epochs", "3"};
+  CHECK(parse_config(config, 5, words, &topic) == ConfigAction::help);
+  CHECK(topic == "lr");
+  CHECK(config.epochs == 3);
+  CHECK_THAT(refused({"--help", "lr"}), Catch::Contains("'lr' is no flag"));
+}
+
+TEST_CASE("[T04] --no-NAME turns a switch off, the last of several flags holds, and only switches have it") {
+  CHECK_FALSE(parse({"--no-tensorboard"}).tensorboard);
+  CHECK_FALSE(parse({"--no_progress_bar"}).progress_bar);
+  CHECK(parse({"--no-tensorboard", "--tensorboard"}).tensorboard);
+  CHECK_FALSE(parse({"--tensorboard", "true", "--no-tensorboard"}).tensorboard);
+  CHECK(parse({"--no-tensorboard"}).sources.at("tensorboard") == "--no-tensorboard");
+  CHECK(parse({"--no-profile"}).profile == "false");
+  CHECK_THAT(refused({"--no-lr"}), Catch::StartsWith("--no-lr: lr is no switch") && Catch::Contains("--lr ..."));
+  CHECK_THAT(refused({"--no-tensorboard=true"}), Catch::Contains("takes no value"));
+  CHECK_THAT(refused({"--no-tensorbord"}), Catch::Contains("did you mean --no-tensorboard?"));
+  Config config;
+  config.declare("tied", true, "of the probe");
+  config.declare("no_cache", false, "of the probe");
+  const char* words[] = {"program", "--no-tied", "--no-cache"};
+  parse_config(config, 3, words);
+  CHECK_FALSE(config.get<bool>("tied"));
+  CHECK(config.get<bool>("no_cache"));
+}
+
+TEST_CASE("[T04] a flag's refusal names it once, and says between which numbers it lies") {
+  CHECK_THAT(refused({"--lr", "fast"}), Catch::Equals("--lr: 'fast' is not a number from 0 to 1e+06"));
+  CHECK_THAT(refused({"--batch_size", "0"}), Catch::Equals("--batch_size: '0' is not a whole number of at least 1"));
+  ::setenv("TROUPE_LR", "slow", 1);
+  CHECK_THAT(refused({}), Catch::StartsWith("TROUPE_LR: 'slow'"));
+  ::unsetenv("TROUPE_LR");
+}
+
+TEST_CASE("[T04] a value that no registry has is refused with the nearest one that it has") {
+  const auto refusal = [](const std::vector<std::string>& words) -> std::string {
+    try {
+      check_registered_names(parse(words), help_of_width(80));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  CHECK(refusal({"--strategy", "fsdp"}) == "accepted");
+  CHECK_THAT(refusal({"--strategy", "fdsp"}),
+             Catch::StartsWith("--strategy: 'fdsp'") && Catch::Contains("did you mean fsdp? known: ddp, fsdp"));
+}
+
+TEST_CASE("[T04] a variable with a short name is refused if one letter is wrong, and the launcher's own are not") {
+  ::setenv("TROUPE_LRR", "3", 1);
+  CHECK_THAT(refused({}), Catch::Contains("did you mean TROUPE_LR?"));
+  ::unsetenv("TROUPE_LRR");
+  for (const std::string name :
+       {"ADDRESS",          "CHECKPOINT", "COORDINATOR", "FAULT",   "INCARNATION", "INSECURE_MLFLOW",
+        "INSECURE_NETWORK", "INSPECT",    "JOB_ID",      "KERNELS", "KEYS",        "NODE",
+        "PROGRESS",         "RECOVERY",   "RESTARTS",    "RUN",     "SLOT",        "SPARE",
+        "START_OVER",       "STEP"}) {
+    ::setenv(("TROUPE_" + name).c_str(), "1", 1);
+    CHECK(refused({}) == "accepted");
+    ::unsetenv(("TROUPE_" + name).c_str());
+  }
+}
+
+TEST_CASE("[T04] a page of help is wrapped in the column of its texts") {
+  CHECK(wrapped_page("  --a N   one two three four five six\n", 30) ==
+        "  --a N   one two three four\n          five six\n");
+  CHECK(wrapped_page("  short   text\n\nnext\n", 20) == "  short   text\n\nnext\n");
+  CHECK(wrapped_page("a paragraph that is longer\n", 22) == "a paragraph that is\nlonger\n");
+  CHECK(wrapped("--flag", 4, "text", 40) == "--flag\n    text\n");
+  CHECK(wrapped("", 0, std::string(50, 'x'), 30) == std::string(30, 'x') + "\n" + std::string(20, 'x') + "\n");
+}
+
+TEST_CASE("[T04] two letters that changed places are one mistake") {
+  CHECK(nearest_name("fdsp", {"ddp", "fsdp"}) == "fsdp");
+  CHECK(nearest_name("lr", {"rl"}, 1) == "rl");
+  CHECK(nearest_name("abcd", {"badc"}, 2) == "badc");
+  CHECK(nearest_name("sgd", {"adamw", "digits"}).empty());
+  CHECK(remedy_for_name("gloo", {{"shm", ""}, {"gloo_", ""}}) == "did you mean gloo_? known: shm, gloo_");
 }

@@ -42,8 +42,8 @@ TEST_CASE("[L09] a mistake in the settings is on the screen once, however many r
 
 TEST_CASE("[L09] the help and the settings of a launched program come once") {
   const testing::ScratchDirectory folder;
-  const auto [flag, line] = GENERATE(table<std::string, std::string>(
-      {{"--help", "usage: " + std::string(TROUPE_RANK_PROBE)}, {"--print-config", "batch_size = "}}));
+  const auto [flag, line] =
+      GENERATE(table<std::string, std::string>({{"--help", "usage: "}, {"--print-config", "batch_size = "}}));
   const auto done = launched(folder, {"--nproc", "3"}, {flag});
   INFO(done.output);
   CHECK(done.code == 0);

@@ -51,7 +51,8 @@ def on_terminal(command, columns, environment):
 
 
 def screen(text):
-    """The lines that stay, and every state of the last line; \\r goes to its beginning, ESC [ K clears what follows."""
+    """The lines that stay, and every state of the last line; \\r goes to its beginning, ESC [ K clears what follows. Colours have no width."""
+    text = re.sub(r"\x1b\[\d+m", "", text)
     lines, line, column, states = [], "", 0, []
     for part in re.findall(r"\x1b\[K|\r|\n|[^\r\n\x1b]+|\x1b", text):
         if part == "\x1b[K":
@@ -72,11 +73,11 @@ def screen(text):
 
 def judge(name, text, columns, marker):
     lines, states = screen(text)
-    bars = [state for state in states if re.match(re.escape(marker) + r"(\[[#.]*\])? +\d+%  epoch", state)]
-    check(f"{name}: a bar with epoch, step, loss, pace, exposed and the time left", any("left" in bar for bar in bars) or columns < 100, states[-5:])
+    bars = [state for state in states if re.match(re.escape(marker) + r"(\[[#.]*\])? +\d+%  (epoch|step)", state)]
+    check(f"{name}: a bar with the time left", any("left" in bar for bar in bars) or columns < 100, states[-5:])
     check(f"{name}: it moves", len(set(bars)) > 3, bars)
     check(f"{name}: no bar is wider than the terminal", all(len(bar) < columns for bar in bars), bars)
-    whole = re.compile(re.escape(marker) + r"epoch \d/3  step \d+/48  loss [\d.]+  (grad_norm \S+  )?memory \S+GiB  \d+ samples/s  [\d.]+ steps/s  "
+    whole = re.compile(re.escape(marker) + r"epoch \d/3  step \d+/48  loss [\d.e+-]+  (grad_norm \S+  )?memory \S+GiB  [\d.]+ samples/s  [\d.]+ steps/s  "
                        r"exposed [\d.]+%  data [\d.]+%  lr \S+")
     logged = [line for line in lines if "step" in line and "/48" in line]
     check(f"{name}: log lines are whole and no bar stays", len(logged) == 6 and all(whole.fullmatch(line) for line in logged), logged)
@@ -87,13 +88,20 @@ with tempfile.TemporaryDirectory() as scratch:
     launched = [TROUPE, "launch", "--nproc", "2", PROBE, *FLAGS]
     alone = [PROBE, *FLAGS]
     for columns in (160, 60):
-        judge(f"launched, {columns} columns", on_terminal(launched, columns, {"TERM": "xterm"}), columns, "[rank 0] ")
+        text = on_terminal(launched, columns, {"TERM": "xterm"})
+        judge(f"launched, {columns} columns", text, columns, "[rank 0] ")
+        check(f"launched, {columns} columns: labels are coloured", "\x1b[2m[rank 0]\x1b[0m " in text, text)
     with open(f"{scratch}/hosts", "w") as file:  # agents of two hosts, both this one, as far as the launcher knows
         file.write("a slots=1 address=127.0.0.1\nb slots=1 address=127.0.0.2\n")
     on_hosts = [TROUPE, "launch", "--hosts", f"{scratch}/hosts", PROBE, *FLAGS]
     for columns in (160, 60):
         judge(f"two hosts, {columns} columns", on_terminal(on_hosts, columns, {"TERM": "xterm"}), columns, "[rank 0] ")
-    judge("alone, NO_COLOR", on_terminal(alone, 160, {"TERM": "xterm", "NO_COLOR": "1"}), 160, "")
+    plain = on_terminal(alone, 160, {"TERM": "xterm", "NO_COLOR": "1"})
+    judge("alone, NO_COLOR", plain, 160, "")
+    check("alone, NO_COLOR: no colours", not re.search(r"\x1b\[\d+m", plain), plain)
+    coloured = on_terminal(alone, 160, {"TERM": "xterm"})
+    judge("alone", coloured, 160, "")
+    check("alone: the bar is coloured", "\x1b[32m#" in coloured, coloured)
     for name, command, environment in (("launched, TERM=dumb", launched, {"TERM": "dumb"}), ("alone, TERM=dumb", alone, {"TERM": "dumb"}),
                                        ("alone, progress_bar off", [*alone, "--progress_bar", "false"], {"TERM": "xterm"})):
         text = on_terminal(command, 160, environment).replace("\r\n", "\n")
@@ -106,5 +114,5 @@ with tempfile.TemporaryDirectory() as scratch:
     check("each launch has left a log", len(logs) == 7, logs)
     for log in logs:
         text = log.read_text()
-        check(f"no bar in a rank's log: {log}", "%  epoch" not in text and "step 48/48" in text, text)
+        check(f"no bar in a rank's log: {log}", not re.search(r"%  (epoch|step)", text) and "step 48/48" in text, text)
 sys.exit(1 if failures else 0)

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/config/config_help.hpp"
 #include "launch/loop/rank.hpp"
 #include "tensor_io/data/datasets.hpp"
 #include "tests/catch.hpp"
@@ -56,18 +57,20 @@ TEST_CASE("[T04] a program's data set and back end are chosen by name, as those 
 TEST_CASE("[T04] the config's help and its refusals have the names in the registries") {
   register_rows();
   test::register_relay("relay", test::Fault::none);
-  const auto help = config_help(Config{}, "program");
-  CHECK_THAT(help, Catch::Contains("rows") && Catch::Contains("eight numbers, for a test"));
-  CHECK_THAT(help, Catch::Contains("relay") && Catch::Contains("over Gloo, for a test"));
-  CHECK_THAT(help, Catch::Contains("gloo          TCP between all ranks"));
+  const HelpOptions options{"program", 100, {}};
+  const auto help = config_help(Config{}, options);
+  CHECK_THAT(help, Catch::Contains("rows") && Catch::Contains("relay"));
+  CHECK_THAT(config_help_on(Config{}, "data", options), Catch::Contains("eight numbers, for a test"));
+  const auto backends = config_help_on(Config{}, "backend", options);
+  CHECK_THAT(backends, Catch::Contains("relay") && Catch::Contains("over Gloo, for a test"));
+  CHECK_THAT(backends, Catch::Contains("TCP between all ranks"));
   CHECK(refusal_of("--data", "rows") == "taken");
   const auto data = refusal_of("--data", "digit");
-  CHECK_THAT(data, Catch::Contains("--data: data: 'digit' is not one of synthetic, digits, mnist") &&
+  CHECK_THAT(data, Catch::Contains("--data: 'digit' is not one of synthetic, digits, mnist") &&
                        Catch::Contains("rows") && Catch::Contains("did you mean digits?"));
   CHECK(data.find('\n') == std::string::npos);
   const auto backend = refusal_of("--backend", "rellay");
-  CHECK_THAT(backend,
-             Catch::Contains("--backend: backend: 'rellay' is not one of auto, shm, gloo, hierarchical, nccl") &&
-                 Catch::Contains("did you mean relay?"));
+  CHECK_THAT(backend, Catch::Contains("--backend: 'rellay' is not one of auto, shm, gloo, hierarchical, nccl") &&
+                          Catch::Contains("did you mean relay?"));
   CHECK(backend.find('\n') == std::string::npos);
 }

@@ -300,6 +300,17 @@ TEST_CASE("[S04] what of a checkpoint's data order changed is told by name, with
   for (const char* other : {"", "{}", "[]", "{\"batch_size\":", "7"}) CHECK(data_order_changes(other, config).empty());
 }
 
+TEST_CASE("[S04] the remedy for another model names the settings that were others, and only those of a model") {
+  Config config;
+  config.declare("width", std::int64_t{32}, "of the probe");
+  const auto saved = config_to_json(config);
+  config.lr = 3;
+  CHECK_THAT(remedy_for_model(saved, config), Catch::StartsWith("resume with the program that saved it, or start"));
+  set_config_value(config, "width", "64", "--width");
+  CHECK_THAT(remedy_for_model(saved, config), Catch::StartsWith("width was 32, is 64: resume with the former value"));
+  CHECK_THAT(remedy_for_model("", config), Catch::StartsWith("resume with the program"));
+}
+
 TEST_CASE("[S04] with another batch size an epoch goes on at the same sample") {
   Config config;
   const auto saved = config_to_json(config);  // batch_size 64

@@ -140,7 +140,10 @@ TEST_CASE(
     "[D14] the configured batch is global: it is divided by ranks and micro-batches, or refused with a size that "
     "works") {
   CHECK(DistributedSampler(options(1000, 64, 4)).batch(0, 0, 0).indices.size() == 16);
-  CHECK_THROWS_WITH(DistributedSampler(options(1000, 64, 3)), Catch::Contains("multiple of 3, for instance 63"));
+  CHECK_THROWS_WITH(
+      DistributedSampler(options(1000, 64, 3)),
+      Catch::Contains(
+          "64 samples can't be shared out in equal parts to 3 ranks; use a multiple of 3, for instance 63"));
   CHECK_THROWS_WITH(DistributedSampler(options(10, 64)), Catch::Contains("fewer than one batch"));
   CHECK_THROWS_WITH(DistributedSampler(options(0, 64)), Catch::Contains("no samples"));
 }

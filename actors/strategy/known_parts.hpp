@@ -1,0 +1,12 @@
+#pragma once
+#include <vector>
+
+#include "tensor_io/base/registry.hpp"
+
+namespace troupe {
+
+/// The strategies and communication hooks that are registered now, in the order of the alphabet.
+std::vector<RegisteredName> known_strategies();
+std::vector<RegisteredName> known_comm_hooks();
+
+}  // namespace troupe
