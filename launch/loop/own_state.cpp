@@ -75,7 +75,9 @@ OwnStateAccess access_to_module(torch::nn::Module& module) {
   };
   return {live, [live](const NamedTensors& from) {
             torch::NoGradGuard no_grad;
-            for (auto& [name, tensor] : live()) {
+            for (auto& item : live()) {
+              const auto& name = item.first;
+              auto& tensor = item.second;
               const auto found =
                   std::find_if(from.begin(), from.end(), [&](const auto& one) { return one.first == name; });
               if (found == from.end() || found->second.sizes() != tensor.sizes())
@@ -97,7 +99,7 @@ void assign_own_state(at::Tensor& value, const at::Tensor& from) {
 }
 
 at::Tensor bytes_of_own_state(const std::string& text) {
-  const auto bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
+  auto bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
   std::memcpy(bytes.data_ptr(), text.data(), text.size());
   return bytes;
 }
