@@ -268,9 +268,8 @@ Outcome subject(const Job& job, const std::string& folder, Order& order, Ranks r
   outcome.error = recorded.error;
   outcome.held_out_loss = recorded.held_out_loss;
   outcome.twice = recorded.twice;
-  if (!outcome.error.empty()) {
-    return outcome;
-  } else if (job.loop == "framework") {
+  if (!outcome.error.empty()) return outcome;
+  if (job.loop == "framework") {
     outcome.steps = std::move(recorded.steps);
   } else if (outcome.error = unlike(outcome, recorded); !outcome.error.empty()) {
     return outcome;
