@@ -21,7 +21,7 @@ void check_metric_name(const std::string& name);
 /// the rounding of sums. Pure.
 class LoggedValues {
  public:
-  /// So many names at most, of which none is longer than a name may be: what a peer sends is bounded.
+  /// The most names, and the bytes of the longest: what a peer sends is bounded.
   static constexpr std::size_t kMostNames = 200, kLongestName = 200;
 
   /// `weight`, at least 0, counts in a mean alone; of weight 0 a value is left out whatever it is reduced by. Throws

@@ -146,8 +146,9 @@ void LoopTasks::run() {
   rank_.retry([&] {
     int first_due = 0;
     while (!compute_.task_due(first_due)) ++first_due;
-    parts_.own_state.settle(first_due);
-    parts_.own_state.keep_if_needed(first_due);
+    const DueTasks due{first_due, first_due <= program};  // gathering a trace changes no state
+    parts_.own_state.settle(due);
+    parts_.own_state.keep_if_needed(due);
     if (rank_.steps_done() > 0) perform(program, save);
   });
 }

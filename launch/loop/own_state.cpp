@@ -10,6 +10,7 @@
 #include "actors/step/minority.hpp"
 #include "actors/strategy/snapshots.hpp"
 #include "launch/loop/rank_system.hpp"
+#include "launch/model/model_file.hpp"
 #include "tensor_io/files/bounded_json.hpp"
 #include "tensor_io/files/xxh3.hpp"
 
@@ -18,9 +19,6 @@ namespace {
 
 constexpr std::string_view kPrefix = "state.";
 constexpr std::size_t kCopies = 2;  // the last snapshot, and the one before it, should a rank be lost while it is taken
-
-// Gathering a trace, the first, changes no state.
-bool is_before_tasks(int first_due) { return first_due <= 1; }
 
 std::string full_name(const std::string& state, const std::string& tensor) {
   return std::string(kPrefix) + state + (tensor.empty() ? "" : "." + tensor);
@@ -67,15 +65,12 @@ NamedTensors tensors_of(const std::string& outline) {
 }  // namespace
 
 OwnStateAccess access_to_module(torch::nn::Module& module) {
-  const auto live = [&module] {
-    NamedTensors tensors;
-    for (const auto& item : module.named_parameters()) tensors.emplace_back(item.key(), item.value().detach());
-    for (const auto& item : module.named_buffers()) tensors.emplace_back(item.key(), item.value());
-    return tensors;
-  };
-  return {live, [live](const NamedTensors& from) {
+  return {[&module] { return live_tensors(module); },
+          [&module](const NamedTensors& from) {
             torch::NoGradGuard no_grad;
-            for (auto& [name, tensor] : live()) {
+            for (auto& item : live_tensors(module)) {
+              const auto& name = item.first;
+              auto& tensor = item.second;
               const auto found =
                   std::find_if(from.begin(), from.end(), [&](const auto& one) { return one.first == name; });
               if (found == from.end() || found->second.sizes() != tensor.sizes())
@@ -97,7 +92,7 @@ void assign_own_state(at::Tensor& value, const at::Tensor& from) {
 }
 
 at::Tensor bytes_of_own_state(const std::string& text) {
-  const auto bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
+  auto bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
   std::memcpy(bytes.data_ptr(), text.data(), text.size());
   return bytes;
 }
@@ -187,23 +182,23 @@ bool OwnState::goes_back() const {
   return compute.options().may_recover && compute.strategy().capability<Snapshots>() != nullptr;
 }
 
-void OwnState::settle(int first_due) {
+void OwnState::settle(DueTasks due) {
   const auto generation = system_of(rank_).compute().membership().generation;
   if (states_.empty() || generation_ == generation) return;
-  go_back(first_due);
+  go_back(due);
   heal();
   has_ = true;
   generation_ = generation;
 }
 
-void OwnState::go_back(int first_due) {
+void OwnState::go_back(DueTasks due) {
   const auto done = rank_.steps_done();
   std::erase_if(copies_, [done](const auto& copy) { return copy.first > done; });
-  const auto begun = before_tasks_.lower_bound(first_due);
+  const auto begun = before_tasks_.lower_bound(due.first);
   if (tasks_of_ == done && begun != before_tasks_.end()) {
     take(begun->second);
     before_tasks_.erase(begun, before_tasks_.end());
-  } else if (is_before_tasks(first_due) && !copies_.empty() && copies_.back().first == done) {
+  } else if (due.all && !copies_.empty() && copies_.back().first == done) {
     take(copies_.back().second);
   }
 }
@@ -243,7 +238,7 @@ void OwnState::heal() {
   if (!has_) take(mine);
 }
 
-void OwnState::keep_if_needed(int first_due) {
+void OwnState::keep_if_needed(DueTasks due) {
   if (states_.empty() || !goes_back()) return;
   const auto done = rank_.steps_done();
   const auto every = rank_.config().snapshot_every;
@@ -251,7 +246,7 @@ void OwnState::keep_if_needed(int first_due) {
   if (every <= 0 || (copied_in_ == generation && done % every != 0)) return;
   // Tasks that are done have changed them, and those who go back do the tasks again. A run begins with its tasks done.
   const bool known = !copies_.empty() && copies_.back().first == done;
-  if (known && !is_before_tasks(first_due)) return;
+  if (known && !due.all) return;
   std::erase_if(copies_, [done](const auto& copy) { return copy.first >= done; });
   copies_.emplace_back(done, copy_of(tensors()));
   while (copies_.size() > kCopies) copies_.pop_front();

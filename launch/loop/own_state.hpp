@@ -13,6 +13,12 @@
 
 namespace troupe {
 
+/// What is to be done between two steps: the tasks from `first` on. `all`: none that may change a state is done.
+struct DueTasks {
+  int first = 0;
+  bool all = true;
+};
+
 /// States of the program's own, by name: saved with a checkpoint, sent to newcomers, and taken back to where the ranks
 /// go back to. The same on all ranks. Compute's thread.
 class OwnState {
@@ -41,18 +47,18 @@ class OwnState {
   void accept(const Saved& saved);
 
   /// Collective, before what lies between two steps: in a new generation newcomers get the states. Where all have gone
-  /// back to a snapshot the states go back with it, and where a task from `first_due` on is to be done again, to what
+  /// back to a snapshot the states go back with it, and where a task that is due has begun before, to what
   /// they were before it.
-  void settle(int first_due);
+  void settle(DueTasks due);
   /// This task between two steps may change them.
   void begin_task(int task);
   /// What lies between two steps begins, with this task. Of a step that all may go back to a copy is kept.
-  void keep_if_needed(int first_due);
+  void keep_if_needed(DueTasks due);
 
  private:
   bool goes_back() const;
   void take(const NamedTensors& tensors);
-  void go_back(int first_due);
+  void go_back(DueTasks due);
   void heal();
 
   Rank& rank_;

@@ -213,7 +213,7 @@ class Rank {
   void state(const std::string& name, T& value) {
     add_state(name, access_to(value));
   }
-  /// For a loop of one's own, too: through the loader or uneven batches. Before the loop; they take the place of those
+  /// In a program's own loop, too: through the loader or uneven batches. Before the loop; they take the place of those
   /// before.
   void set_callbacks(Callbacks callbacks);
   /// The whole model's parameters and buffers by their names on `root`, in memory of their own; nothing elsewhere.

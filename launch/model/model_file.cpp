@@ -82,16 +82,16 @@ void rename(NamedTensors& tensors, const std::string& text, const char* field) {
   }
 }
 
+std::string count(std::size_t n, const std::string& what) { return std::to_string(n) + " " + what; }
+
+}  // namespace
+
 NamedTensors live_tensors(torch::nn::Module& model) {
   NamedTensors live;
   for (const auto& item : model.named_parameters()) live.emplace_back(item.key(), item.value().detach());
   for (const auto& item : model.named_buffers()) live.emplace_back(item.key(), item.value());
   return live;
 }
-
-std::string count(std::size_t n, const std::string& what) { return std::to_string(n) + " " + what; }
-
-}  // namespace
 
 bool is_foreign_folder(const std::string& path) {
   return !is_checkpoint(path) && list_checkpoints(path).empty() && holds_safetensors(path);

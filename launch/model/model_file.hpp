@@ -16,6 +16,9 @@ namespace troupe {
 /// gets a sentence for whatever was left out. Throws Error(usage) where nothing is there, Error(bad_data).
 NamedTensors read_model(const std::string& path, bool everything = false, std::vector<std::string>* notes = nullptr);
 
+/// Parameters and buffers under their names; live ones, parameters detached.
+NamedTensors live_tensors(torch::nn::Module& model);
+
 /// A folder of safetensors files that is no checkpoint of ours: of Hugging Face, of torch.distributed.checkpoint.
 bool is_foreign_folder(const std::string& path);
 

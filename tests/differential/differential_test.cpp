@@ -119,6 +119,11 @@ TEST_CASE("[T01] a loss over elements is their mean, however many each rank and 
   refused(R"({"loss": "masked", "ranks": 2, "strategy": "parameter_server"})", "the loss is a sum");
 }
 
+TEST_CASE("[T01] a program's own metrics of a batch in which nothing counts are left out, whose loss is no number") {
+  right(
+      {R"({"ranks": 3, "loss": "masked", "samples": 29, "drop_last": false, "validate": 7, "desk": true, "event": "infinite"})"});
+}
+
 TEST_CASE("[T01] batches of unequal numbers come again after the loss of a rank, and a resumed run goes on with them") {
   right(
       {R"({"feed": "uneven", "ranks": 2, "event": "kill"})",

@@ -109,20 +109,21 @@ Config config_of(const Job& job, const std::string& folder) {
   return config;
 }
 
-// What the program logged as its loss is what the record has as the loss.
-std::string desk_fault(const nlohmann::json& entry, double loss, const std::string& prefix) {
+// What the program logged as its loss is what the record has as the loss. With `masked`, a batch in which nothing counts
+// logs nothing, and its loss may yet be no number.
+std::string desk_fault(const nlohmann::json& entry, double loss, const std::string& prefix, bool masked) {
   const auto own = entry.find("own");
   const auto name = prefix + "own loss";
   const auto at = "the record of step " + std::to_string(entry["step"].get<std::int64_t>());
   if (own == entry.end() || !own->contains(name)) return at + " has no metric of the program's own";
   const double logged = (*own)[name].is_number() ? (*own)[name].get<double>() : std::nan("");
-  if (std::isnan(logged) && std::isnan(loss)) return {};
+  if (std::isnan(loss) && (masked || std::isnan(logged))) return {};
   if (std::abs(logged - loss) <= 1e-9 * std::max(1.0, std::abs(loss))) return {};
   return at + " has the program's own " + prefix + "loss as " + std::to_string(logged) + ", and the loss as " +
          std::to_string(loss);
 }
 
-void read_metrics(const std::string& path, Outcome& outcome, bool desk) {
+void read_metrics(const std::string& path, Outcome& outcome, const Job& job) {
   std::istringstream lines(testing::read_text(path));
   for (std::string line; std::getline(lines, line);) {
     const auto entry = nlohmann::json::parse(line, nullptr, false);
@@ -132,8 +133,8 @@ void read_metrics(const std::string& path, Outcome& outcome, bool desk) {
     };
     if (entry["kind"] == "validation") {
       outcome.held_out_loss = number("validation_metrics/loss");
-      if (desk && outcome.error.empty())
-        outcome.error = desk_fault(entry, outcome.held_out_loss, "validation_metrics/");
+      if (job.desk && outcome.error.empty())
+        outcome.error = desk_fault(entry, outcome.held_out_loss, "validation_metrics/", job.loss == "masked");
     }
     if (entry["kind"] != "train") continue;
     const auto step = entry["step"].get<std::int64_t>() - 1;
@@ -143,7 +144,8 @@ void read_metrics(const std::string& path, Outcome& outcome, bool desk) {
     seen.norm = number("grad_norm");
     seen.rate = number("lr");
     seen.committed = number("skipped_steps") == 0;
-    if (desk && seen.committed && outcome.error.empty()) outcome.error = desk_fault(entry, seen.loss, "");
+    if (job.desk && seen.committed && outcome.error.empty())
+      outcome.error = desk_fault(entry, seen.loss, "", job.loss == "masked");
     seen.samples = seen.correct = seen.scale = -1;
   }
 }
@@ -264,13 +266,12 @@ Outcome subject(const Job& job, const std::string& folder, Order& order, Ranks r
   if (job.shuffle) order = notes.order();
   if (!outcome.error.empty()) return outcome;
   Outcome recorded;
-  read_metrics(config.run_dir + "/metrics.jsonl", recorded, job.desk);
+  read_metrics(config.run_dir + "/metrics.jsonl", recorded, job);
   outcome.error = recorded.error;
   outcome.held_out_loss = recorded.held_out_loss;
   outcome.twice = recorded.twice;
-  if (!outcome.error.empty()) {
-    return outcome;
-  } else if (job.loop == "framework") {
+  if (!outcome.error.empty()) return outcome;
+  if (job.loop == "framework") {
     outcome.steps = std::move(recorded.steps);
   } else if (outcome.error = unlike(outcome, recorded); !outcome.error.empty()) {
     return outcome;

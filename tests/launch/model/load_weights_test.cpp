@@ -8,6 +8,7 @@
 #include "tensor_io/checkpoint/safetensors.hpp"
 #include "tensor_io/data/datasets.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/judged_net.hpp"
 #include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
 
@@ -16,14 +17,6 @@ using namespace troupe::testing;
 using Catch::Contains;
 
 namespace {
-
-struct WeightsNetImpl : torch::nn::Module {
-  torch::nn::Linear body = register_module("body", torch::nn::Linear(4, 6));
-  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(6));
-  torch::nn::Linear head = register_module("head", torch::nn::Linear(6, 2));
-  at::Tensor forward(const at::Tensor& x) { return head(torch::tanh(norm(body(x)))); }
-};
-TORCH_MODULE(WeightsNet);
 
 // Trains on two ranks, with checkpoints in `folder`; the whole model at the end.
 NamedTensors train_weights(const std::string& strategy, const std::string& folder) {
@@ -35,16 +28,12 @@ NamedTensors train_weights(const std::string& strategy, const std::string& folde
   config.lr = 0.1;
   config.run_dir = "";
   config.checkpoint_dir = folder;
-  const auto input = torch::randn({32, 4}, at::detail::createCPUGenerator(3));
-  const auto data = std::make_shared<TensorDataset>(input, (input.sum(1) > 0).to(torch::kLong));
+  const auto data = parted_data(3, 32, 4);
   NamedTensors whole;
   const auto errors = run_program(2, config, [&](Rank& rank) {
-    auto net = rank.distribute([] { return WeightsNet(); });
+    auto net = rank.distribute([] { return JudgedNet(); });
     const auto optimizer = rank.make_optimizer(*net);
-    const auto loss = [&](const Batch& batch) {
-      const auto scores = net(batch.input);
-      return Loss(torch::nn::functional::cross_entropy(scores, batch.target), scores.argmax(1).eq(batch.target).sum());
-    };
+    const auto loss = [&](const Batch& batch) { return judged_loss(net, batch); };
     rank.keep_checkpoints(*optimizer);
     rank.validate_on(data, loss);
     for (const auto& batch : rank.loader(data)) {
@@ -85,11 +74,11 @@ std::string weights_refusal(torch::nn::Module& model, const std::string& path, c
 TEST_CASE("[U05] weights of a sharded or whole checkpoint load without a rank: parameters and buffers, to the bit") {
   const ScratchDirectory folder;
   const auto whole = train_weights(GENERATE("ddp", "fsdp"), folder.path());
-  WeightsNet net;
+  JudgedNet net;
   CHECK_THAT(load_weights(net, folder.path()), Contains("weights from " + folder.path() + ": 9 of 9 tensors"));
   CHECK(net->is_training());
   check_has(*net, whole);
-  WeightsNet other;
+  JudgedNet other;
   other->eval();
   load_weights(*other, folder / "step-00000008");
   CHECK_FALSE(other->is_training());
@@ -99,7 +88,7 @@ TEST_CASE("[U05] weights of a sharded or whole checkpoint load without a rank: p
 
 TEST_CASE("[U05] weights load from the files that Python writes, and dtypes are converted") {
   const ScratchDirectory folder;
-  WeightsNet source;
+  JudgedNet source;
   NamedTensors half, whole;
   for (const auto& item : source->named_parameters())
     half.emplace_back(item.key(), item.value().detach().to(torch::kBFloat16));
@@ -109,7 +98,7 @@ TEST_CASE("[U05] weights load from the files that Python writes, and dtypes are 
   save_safetensors(folder / "m.safetensors", half);
   save_plain_archive(folder / "m.pt", half);
   for (const std::string name : {"m.safetensors", "m.pt"}) {
-    WeightsNet net;
+    JudgedNet net;
     load_weights(net, folder / name);
     check_has(*net, whole);
   }
@@ -117,7 +106,7 @@ TEST_CASE("[U05] weights load from the files that Python writes, and dtypes are 
 
 TEST_CASE("[U05] weights that differ are refused with the first differences, and options take what fits") {
   const ScratchDirectory folder;
-  WeightsNetImpl net;
+  JudgedNetImpl net;
   const auto before = net.head->weight.detach().clone();
   save_safetensors(folder / "m.safetensors",
                    {{"encoder.weight", torch::ones({6, 4})}, {"encoder.bias", torch::ones(6)}});

@@ -10,6 +10,7 @@
 #include "tensor_io/data/datasets.hpp"
 #include "tensor_io/optimizer/torch_optimizer.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/judged_net.hpp"
 #include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
 
@@ -32,9 +33,7 @@ struct ScheduledNetImpl : torch::nn::Module {
 TORCH_MODULE(ScheduledNet);
 
 JobOf<ScheduledNet> scheduled_job() {
-  const auto input = torch::randn({64, 6}, at::detail::createCPUGenerator(3));
-  return {.data = Datasets{std::make_shared<TensorDataset>(input, (input.sum(1) > 0).to(torch::kLong)), nullptr},
-          .loss = [](ScheduledNet& net, const Batch& batch) {
+  return {.data = Datasets{testing::parted_data(3, 64, 6), nullptr}, .loss = [](ScheduledNet& net, const Batch& batch) {
             return Loss(torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target));
           }};
 }

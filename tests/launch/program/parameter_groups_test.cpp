@@ -12,6 +12,7 @@
 #include "tensor_io/data/datasets.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/judged_net.hpp"
 #include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
 
@@ -85,15 +86,10 @@ struct GroupedNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(GroupedNet);
 
-std::pair<at::Tensor, at::Tensor> grouped_samples() {
-  const auto input = torch::randn({64, 6}, at::detail::createCPUGenerator(3));
-  return {input, (input.sum(1) > 0).to(torch::kLong)};
-}
+std::pair<at::Tensor, at::Tensor> grouped_samples() { return testing::parted_samples(3, 64, 6); }
 
 JobOf<GroupedNet> grouped_job() {
-  const auto [input, target] = grouped_samples();
-  return {.data = Datasets{std::make_shared<TensorDataset>(input, target), nullptr},
-          .loss = [](GroupedNet& net, const Batch& batch) {
+  return {.data = Datasets{testing::parted_data(3, 64, 6), nullptr}, .loss = [](GroupedNet& net, const Batch& batch) {
             return Loss(torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target));
           }};
 }
@@ -136,7 +132,7 @@ NamedTensors train_grouped(Config config, int ranks, const JobOf<GroupedNet>& jo
   return all.empty() ? load_checkpoint(config.checkpoint_dir, "latest").state.tensors : NamedTensors();
 }
 
-// The same steps by LibTorch alone, with groups of its own: {parameters of the second group, its rate, its decay}.
+// The same steps by LibTorch alone, in two groups: {parameters of the second group, its rate, its decay}.
 template <class Optimizer, class Options>
 NamedTensors train_by_libtorch(const Config& config, Options options,
                                const std::function<bool(const std::string&)>& in_second, double rate, double decay) {

@@ -8,32 +8,21 @@
 #include "launch/program/job_of.hpp"
 #include "tensor_io/data/datasets.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/judged_net.hpp"
 #include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
 
 using namespace troupe;
 using Catch::Contains;
+using testing::judged_loss;
+using testing::JudgedNet;
 
 namespace fs = std::filesystem;
 
 namespace {
 
-struct JudgedNetImpl : torch::nn::Module {
-  torch::nn::Linear body = register_module("body", torch::nn::Linear(4, 6));
-  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(6));
-  torch::nn::Linear head = register_module("head", torch::nn::Linear(6, 2));
-  at::Tensor forward(const at::Tensor& x) { return head(torch::tanh(norm(body(x)))); }
-};
-TORCH_MODULE(JudgedNet);
-
-Loss judged_loss(JudgedNet& net, const Batch& batch) {
-  const auto scores = net(batch.input);
-  return {torch::nn::functional::cross_entropy(scores, batch.target), scores.argmax(1).eq(batch.target).sum()};
-}
-
 std::shared_ptr<const Dataset> judged_data(std::uint64_t seed, std::int64_t size) {
-  const auto input = torch::randn({size, 4}, at::detail::createCPUGenerator(seed));
-  return std::make_shared<TensorDataset>(input, (input.sum(1) > 0).to(torch::kLong));
+  return testing::parted_data(seed, size, 4);
 }
 
 JobOf<JudgedNet> judged_job() {
@@ -42,33 +31,29 @@ JobOf<JudgedNet> judged_job() {
 
 void judge_by_framework(Rank& rank) { train(Job(judged_job()), rank); }
 
-template <class Batches>
-void judge_by_hand(Rank& rank, JudgedNet& net, Optimizer& optimizer, Batches&& batches) {
-  for (const auto& batch : batches) {
+template <class BatchesOf>
+void judge_by(Rank& rank, bool keeps_checkpoints, const BatchesOf& batches_of) {
+  rank.keep_records();
+  auto net = rank.distribute([] { return JudgedNet(); });
+  const auto optimizer = rank.make_optimizer(*net);
+  if (keeps_checkpoints) rank.keep_checkpoints(*optimizer);
+  rank.validate_on(judged_data(4, 37), [&](const Batch& batch) { return judged_loss(net, batch); });
+  for (const auto& batch : batches_of(rank)) {
     rank.backward(judged_loss(net, batch));
-    rank.step(optimizer);
+    rank.step(*optimizer);
   }
 }
 
-void judge_by_hand(Rank& rank) {
-  rank.keep_records();
-  auto net = rank.distribute([] { return JudgedNet(); });
-  const auto optimizer = rank.make_optimizer(*net);
-  rank.keep_checkpoints(*optimizer);
-  rank.validate_on(judged_data(4, 37), [&](const Batch& batch) { return judged_loss(net, batch); });
-  judge_by_hand(rank, net, *optimizer, rank.loader(judged_data(3, 32)));
+void judge_by_hand(Rank& rank, bool keeps_checkpoints) {
+  judge_by(rank, keeps_checkpoints, [](Rank& mine) { return mine.loader(judged_data(3, 32)); });
 }
+void judge_by_hand(Rank& rank) { judge_by_hand(rank, true); }
 
 void judge_by_uneven(Rank& rank) {
-  rank.keep_records();
-  auto net = rank.distribute([] { return JudgedNet(); });
-  const auto optimizer = rank.make_optimizer(*net);
-  rank.keep_checkpoints(*optimizer);
-  rank.validate_on(judged_data(4, 37), [&](const Batch& batch) { return judged_loss(net, batch); });
   Batch batch;
   batch.input = torch::randn({3, 4});
   batch.target = torch::zeros({3}, torch::kLong);
-  judge_by_hand(rank, net, *optimizer, rank.uneven(std::vector<Batch>{batch, batch}));
+  judge_by(rank, true, [&](Rank& mine) { return mine.uneven(std::vector<Batch>{batch, batch}); });
 }
 
 Config judged_config(const testing::ScratchDirectory& folder, const std::string& strategy) {
@@ -184,13 +169,7 @@ TEST_CASE("[U05] validate_only evaluates a file's weights, and a program that ke
   config.init_from = config.checkpoint_dir;
   config.checkpoint_dir = records / "checkpoints";
   config.run_dir = records / "run";
-  const auto without_checkpoints = [](Rank& rank) {
-    rank.keep_records();
-    auto net = rank.distribute([] { return JudgedNet(); });
-    const auto optimizer = rank.make_optimizer(*net);
-    rank.validate_on(judged_data(4, 37), [&](const Batch& batch) { return judged_loss(net, batch); });
-    judge_by_hand(rank, net, *optimizer, rank.loader(judged_data(3, 32)));
-  };
+  const auto without_checkpoints = [](Rank& rank) { judge_by_hand(rank, false); };
   REQUIRE(judge(config, 2,
                 GENERATE_REF(std::function<void(Rank&)>(judge_by_framework),
                              std::function<void(Rank&)>(without_checkpoints))) == "");
