@@ -133,6 +133,8 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv, std
   }
   if (config.checkpoint_dir.empty() && (config.save_every >= 0 || config.resume == "latest"))
     throw wrong("checkpoint_dir", "it is empty", "name a folder, or leave saving (save_every -1) and resume out");
+  if (!config.after_save.empty() && config.save_every < 0)
+    throw wrong("after_save", "nothing is saved (save_every -1)", "let it save, or leave after_save out");
   if (config.run_dir.empty() && profile_setting(config.profile).traces())
     throw wrong("profile", "a trace goes into run_dir, which is empty", "name a folder, or take --profile true");
   return action;
