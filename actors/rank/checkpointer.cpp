@@ -56,6 +56,7 @@ void CheckpointerState::open() {
 void CheckpointerState::save(Self self, const SaveCheckpoint& request) {
   requester = caf::actor_cast<caf::actor>(self->current_sender());
   under_way = request.attempt;
+  first_part = request.part && request.part->rank == 0;
   const auto step = request.attempt.step;
   PartSaved saved{{}, request.generation, request.attempt, options.rank, 1, request.best, {}};
   saved.report = report_of(options.rank, step, [&] {
@@ -108,6 +109,7 @@ void CheckpointerState::ended(const SaveEnded& ended) {
 void CheckpointerState::answer(const SaveEnded& ended) {
   if (!requester) return;
   if (ended.report.code == ErrorCode::ok) {
+    if (first_part && options.on_saved) options.on_saved(ended.saved);
     caf::anon_send(requester, ended.saved);
   } else {
     caf::anon_send(requester, CheckpointFailed{ended.attempt.step, ended.report});

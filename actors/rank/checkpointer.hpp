@@ -2,6 +2,7 @@
 #include <caf/all.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,6 +30,8 @@ struct CheckpointerOptions {
   caf::actor supervisor;  ///< leads to the coordinator, and gets RankFailed where the rank cannot go on; may be empty
   FileLayer* files = nullptr;                  ///< null: the operating system's; outlives the actor
   std::shared_ptr<FolderLock> lock = nullptr;  ///< on the directory, where the rank has it already
+  /// On the rank whose part is the first: a checkpoint is on disk. On the actor's thread, before the answer.
+  std::function<void(const CheckpointSaved&)> on_saved = {};
 };
 
 /// Blocks on the disk, so it has a thread that nothing else uses (caf::detached).
@@ -38,7 +41,8 @@ struct CheckpointerState {
   CheckpointerOptions options;
   std::unique_ptr<CheckpointWriter> writer;
   SaveAttempt under_way;
-  caf::actor requester;  // of the save under way
+  bool first_part = false;  // of the save under way: ours
+  caf::actor requester;     // of the save under way
   bool ending = false;
   bool disk_full = false;  // for the next part (--chaos)
 

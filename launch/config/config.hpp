@@ -32,6 +32,9 @@ struct Config : DataOptions, CommunicatorSettings, OptimizerOptions, TrainingOpt
                                   ///< none
   std::string mlflow_uri;         ///< of a tracking server, http://127.0.0.1:5000 say; empty: none
   std::string mlflow_experiment = "Default";  ///< is made where there is none
+  // What rank 0 does once a checkpoint is on disk.
+  std::string after_save;           ///< a command for /bin/sh; empty: none
+  double after_save_timeout = 600;  ///< seconds, then it is ended
 
   /// A setting of the program's own, before parsing; `--dropout 0.2`, `[program] dropout = 0.2`. Its type is the
   /// default's.

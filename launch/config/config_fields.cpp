@@ -162,6 +162,11 @@ const std::vector<ConfigField>& config_fields() {
       {"checkpoint", "staging_limit_mb", at(&Config::staging_limit_mb),
        "memory for the copy of a rank's part while it is written; what does not fit is written before training goes on",
        0, 1e9},
+      per_rank({"checkpoint", "after_save", at(&Config::after_save),
+                "a command that rank 0 runs with /bin/sh for each checkpoint, once it is on disk: TROUPE_CHECKPOINT is "
+                "its folder, TROUPE_STEP its step; empty: none"}),
+      per_rank({"checkpoint", "after_save_timeout", at(&Config::after_save_timeout),
+                "seconds after which that command is ended", 0.1, 604'800}),
       per_rank({"checkpoint", "resume", at(&Config::resume),
                 "`latest`: the newest checkpoint of this program's newest run, or in the folder given; `auto`: the "
                 "same, or a new run where there is none; a run, RUN or RUN@STEP; a checkpoint's path"}),

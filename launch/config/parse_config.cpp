@@ -136,6 +136,8 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv, std
   if (config.validate_only && config.resume.empty() && config.init_from.empty())
     throw wrong("validate_only", "there is no model to evaluate",
                 "name one: --resume latest, --resume RUN@STEP, or --init_from FILE");
+  if (!config.after_save.empty() && config.save_every < 0)
+    throw wrong("after_save", "nothing is saved (save_every -1)", "let it save, or leave after_save out");
   if (config.run_dir.empty() && profile_setting(config.profile).traces())
     throw wrong("profile", "a trace goes into run_dir, which is empty", "name a folder, or take --profile true");
   return action;

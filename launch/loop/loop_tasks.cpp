@@ -79,7 +79,11 @@ void LoopTasks::perform(Task task) {
   }
 }
 
-void LoopTasks::end() noexcept {
+void LoopTasks::end(bool well) noexcept {
+  try {
+    if (well) report_after_save(true);
+  } catch (const std::exception&) {  // no room for a line about it
+  }
   checkpoints_.reset();
   validation_.reset();
 }
@@ -139,8 +143,15 @@ void LoopTasks::write_checkpoint() {
   parts_.records.add_checkpoint(milliseconds_since(started));
 }
 
+void LoopTasks::report_after_save(bool wait) {
+  if (!checkpoints_) return;
+  for (const auto& end : checkpoints_->after_save_ends(wait))
+    parts_.records.report("after_save", (end.succeeded ? "" : "warning: ") + end.text);
+}
+
 void LoopTasks::run() {
   if (compute_.micro_batch() != 0 || config_.validate_only) return;
+  report_after_save(false);
   if (rank_.steps_done() > 0) gather_trace_if_due();  // once more, where a rank was lost after it
   if (checkpoints_) checkpoints_->look();
   rank_.retry([&] {

@@ -51,8 +51,8 @@ class LoopTasks {
       throw;
     }
   }
-  /// The loop is over: waits for a save that is under way.
-  void end() noexcept;
+  /// The loop is over: waits for a save that is under way, and for the command after_save if the loop ended `well`.
+  void end(bool well) noexcept;
 
  private:
   /// What all ranks do together between two steps, and after the last one, in this order, in every loop through a
@@ -79,6 +79,7 @@ class LoopTasks {
   void write_checkpoint();
   void save_if_parked(const Error& error);
   void report_end(const std::string& checkpoint);
+  void report_after_save(bool wait);
 
   Rank& rank_;
   RankParts& parts_;

@@ -125,6 +125,10 @@ BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
                 "call rank.keep_checkpoints(optimizer) before rank.loader(dataset)");
   }
   parts_->tasks.check_validation();
+  if (!config_.after_save.empty() && !parts_->tasks.keeps_checkpoints()) {
+    throw Error(ErrorCode::usage, "after_save", "this program keeps no checkpoints",
+                "call rank.keep_checkpoints(optimizer) before rank.loader(dataset), or leave it out");
+  }
   auto& records = parts_->records;
   records.open();
   const bool begins = system_.compute().membership().generation == 1;
@@ -220,12 +224,12 @@ void Rank::keep_records() noexcept { parts_->records.keep(); }
 void Rank::show_progress() { parts_->records.show(); }
 
 void Rank::end_loop(const std::string& error) noexcept {
-  parts_->tasks.end();
+  parts_->tasks.end(error.empty());
   parts_->records.end(error);
 }
 
 void Rank::leave_loop() noexcept {
-  parts_->tasks.end();
+  parts_->tasks.end(false);
   parts_->records.give_up();
 }
 

@@ -1,5 +1,7 @@
 #include "launch/loop/run_checkpoints.hpp"
 
+#include <filesystem>
+
 #include "actors/rank/checkpointer.hpp"
 #include "actors/strategy/saved_state.hpp"
 #include "launch/config/data_order.hpp"
@@ -41,6 +43,12 @@ Error from_json(const nlohmann::json& json, int rank = -1) {
                            json.at("remedy")});
 }
 
+std::string absolute(const std::string& path) {
+  std::error_code failure;
+  const auto whole = std::filesystem::absolute(path, failure);
+  return path.empty() || failure ? path : whole.lexically_normal().string();
+}
+
 DataFacts data_of(const std::map<std::string, std::string>& metadata) {
   return {whole_in(metadata, "samples").value_or(0), hash_in(metadata, "files_hash").value_or(0)};
 }
@@ -52,7 +60,12 @@ RunCheckpoints::RunCheckpoints(Rank& rank, Optimizer& optimizer, std::shared_ptr
       parts_(parts_of(rank)),
       optimizer_(optimizer),
       lock_(std::move(lock)),
-      snapshot_(rank.config().staging_limit_mb << 20) {}
+      snapshot_(rank.config().staging_limit_mb << 20) {
+  const auto& config = rank.config();
+  if (config.after_save.empty()) return;
+  const AfterSave::Milliseconds timeout(static_cast<std::int64_t>(1000 * config.after_save_timeout));
+  after_save_ = std::make_shared<AfterSave>(AfterSave::Options{config.after_save, timeout, absolute(config.run_dir)});
+}
 
 void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes) {
   if (checkpointer_) return;
@@ -63,6 +76,11 @@ void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes
   options.publishes = publishes;
   options.first = first;
   options.lock = lock_;
+  if (after_save_) {
+    options.on_saved = [command = after_save_](const CheckpointSaved& saved) {
+      command->add({saved.step, absolute(saved.path)});
+    };
+  }
   options.supervisor = caf::actor_cast<caf::actor>(system_of(rank_).supervisor());
   checkpointer_ = caf::actor_cast<caf::actor>(spawn_checkpointer(system_of(rank_).system(), options));
 }
@@ -292,6 +310,12 @@ bool RunCheckpoints::await(bool copied, std::chrono::seconds at_most) {
 
 void RunCheckpoints::look() {
   if (under_way_) (void)await(false, std::chrono::seconds(0));
+}
+
+std::vector<AfterSaveEnd> RunCheckpoints::after_save_ends(bool wait) {
+  if (!after_save_) return {};
+  if (wait) after_save_->wait();
+  return after_save_->take_ended();
 }
 
 void RunCheckpoints::await_end() {

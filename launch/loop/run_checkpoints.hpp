@@ -6,7 +6,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "launch/loop/after_save.hpp"
 #include "launch/loop/data_position.hpp"
 #include "launch/loop/rank.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
@@ -44,6 +46,8 @@ class RunCheckpoints {
   /// nothing because a rank was lost, or, once, because the disk refused it. Returns the last path. A failed save is
   /// printed.
   std::string finish(const std::function<void()>& again = {});
+  /// How the command after_save ended, since the last call; `wait`: until it runs no more. On rank 0.
+  std::vector<AfterSaveEnd> after_save_ends(bool wait);
   const std::optional<ErrorReport>& failure() const noexcept { return failure_; }  ///< of the last save
 
  private:
@@ -60,6 +64,7 @@ class RunCheckpoints {
   RankParts& parts_;
   Optimizer& optimizer_;
   std::shared_ptr<FolderLock> lock_;
+  std::shared_ptr<AfterSave> after_save_;  // nullptr: no command
   caf::actor checkpointer_;
   Snapshot snapshot_;  // what the save under way writes
   int saves_ = 0;

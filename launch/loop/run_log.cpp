@@ -3,11 +3,13 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 
 #include "launch/launcher/failure_report.hpp"
 #include "launch/loop/rank_system.hpp"
+#include "launch/loop/slow_settings.hpp"
 #include "launch/observe/event_file.hpp"
 #include "launch/observe/git_commit.hpp"
 #include "launch/observe/json_lines.hpp"
@@ -98,7 +100,9 @@ RunLog::RunLog(Rank& rank, Voice voice)
     : rank_(rank),
       voice_(voice),
       console_(std::make_shared<Console>(voice == Voice::console && rank.config().progress_bar)) {
-  if (rank.is_main() && system_of(rank).compute().membership().generation == 1) begin_run();
+  if (!rank.is_main() || system_of(rank).compute().membership().generation != 1) return;
+  begin_run();
+  if (system_of(rank).options().begins) warn_of_slow_settings();
 }
 
 void RunLog::open_page() {
@@ -107,6 +111,15 @@ void RunLog::open_page() {
                                                   options.job_id, options.page_token);
   if (voice_ == Voice::console) console_->line("live page: " + page->address());
   page_ = page;
+}
+
+void RunLog::warn_of_slow_settings() {
+  const auto& members = system_of(rank_).compute().membership().members;
+  const auto& host = members[static_cast<std::size_t>(rank_.rank())].host;
+  const auto here = std::count_if(members.begin(), members.end(), [&](const auto& m) { return m.host == host; });
+  const bool launched = std::getenv("RANK") != nullptr;  // else the others are threads of this process, for tests
+  for (const auto& line : slow_lines(slow_facts(rank_.config(), rank_.device(), launched ? static_cast<int>(here) : 1)))
+    console_->warn(line);
 }
 
 void RunLog::begin_run() {

@@ -44,6 +44,7 @@ class RunLog {
   bool ready();
   void listen(MetricsOptions& options);
   void begin_run();
+  void warn_of_slow_settings();
   void open_page();
   std::vector<std::shared_ptr<MetricSink>> open_sinks();
   void warn(const std::string& text) const { console_->warn("metrics: " + text); }

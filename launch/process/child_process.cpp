@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -39,8 +40,9 @@ ChildProcess::ChildProcess(const Options& options) {
   Pipe out, err, in, failure;
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text(*entry);
-    if (!options.environment.contains(text.substr(0, text.find('=')))) environment.push_back(text);
+    const std::string text(*entry), name = text.substr(0, text.find('='));
+    const bool withheld = std::find(options.without.begin(), options.without.end(), name) != options.without.end();
+    if (!withheld && !options.environment.contains(name)) environment.push_back(text);
   }
   for (const auto& [name, value] : options.environment) environment.push_back(name + "=" + value);
   std::vector<char*> argv, envp;
@@ -61,7 +63,8 @@ ChildProcess::ChildProcess(const Options& options) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
-    ::close(out.read);  // makes room for /dev/null where no descriptor is left
+    ::signal(SIGPIPE, SIG_DFL);  // what is ignored stays so in the program
+    ::close(out.read);           // makes room for /dev/null where no descriptor is left
     const int input = options.keep_stdin_open ? in.read : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (input >= 0 && dup2(input, 0) >= 0 && dup2(out.write, 1) >= 0 && dup2(err.write, 2) >= 0) {
       ::close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);  // what other threads open meanwhile

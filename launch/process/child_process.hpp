@@ -8,7 +8,8 @@
 
 namespace troupe {
 
-/// A process that we started and watch. Main thread only: PDEATHSIG fires when the thread that forked ends.
+/// A process that we started and watch. One thread only, which outlives it: PDEATHSIG fires when the thread that forked
+/// ends.
 ///
 /// The child is in a process group of its own (a Ctrl-C on the terminal reaches it through us), dies with us whatever
 /// happens to us, reads nothing, and writes into pipes.
@@ -18,6 +19,7 @@ class ChildProcess {
     std::vector<std::string> arguments;              ///< argv; [0] is an executable's path. Never a shell.
     std::map<std::string, std::string> environment;  ///< added to ours
     bool keep_stdin_open = false;                    ///< a pipe that closes when we do, instead of /dev/null
+    std::vector<std::string> without = {};           ///< variables of ours that it does not get
   };
   /// Throws Error(unavailable) if the program cannot be started; nothing is left behind then.
   explicit ChildProcess(const Options& options);

@@ -119,6 +119,7 @@ TEST_CASE("[T04] an unknown name is refused with the nearest known one, wherever
   ::unsetenv("TROUPE_BATHC_SIZE");
   CHECK_THAT(refused({"train"}), Catch::Contains("'train' is no flag"));
   CHECK_THAT(refused({"--lr"}), Catch::Contains("no value"));
+  CHECK_THAT(refused({"--after_save", "true", "--save_every", "-1"}), Catch::Contains("after_save: nothing is saved"));
   CHECK_THAT(refused({"--batch_size", "64", "--grad_accum_steps", "3"}),
              Catch::Contains("batch_size") && Catch::Contains("3 equal micro-batches"));
 }
