@@ -11,7 +11,7 @@ struct ValidationReport {
   double loss = 0, accuracy = 0;     ///< accuracy: 0 to 1
   double samples = 0, seconds = 0;
   LoggedValues logged;   ///< metrics of the program's own
-  bool best = false;     ///< its accuracy is the run's best so far
+  bool best = false;     ///< it is the run's best so far, by accuracy; among equals, and if none is counted, by loss
   double wall_time = 0;  ///< seconds since 1970
 };
 

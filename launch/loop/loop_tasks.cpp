@@ -89,7 +89,7 @@ void LoopTasks::end(bool well) noexcept {
 }
 
 // The step just done was the best one that was held out.
-bool LoopTasks::is_best() const { return BestAccuracy::of(compute_).step == rank_.steps_done(); }
+bool LoopTasks::is_best() const { return BestValidation::of(compute_).step == rank_.steps_done(); }
 
 void LoopTasks::gather_trace_if_due() {
   if (!parts_.trace || compute_.micro_batch() != 0) return;
@@ -102,9 +102,9 @@ void LoopTasks::validate(std::int64_t epoch, bool may_be_best) {
   parts_.records.begin();
   if (!report) return;
   report->epoch = epoch;
-  if (may_be_best && (report->accuracy > BestAccuracy::of(compute_).value || is_best())) {
+  if (may_be_best && (BestValidation::of(compute_).is_beaten_by(*report) || is_best())) {
     report->best = true;
-    BestAccuracy{report->accuracy, rank_.steps_done()}.keep(compute_);
+    BestValidation{report->accuracy, report->loss, rank_.steps_done()}.keep(compute_);
   }
   parts_.records.add(*report, validation_->held_out());
   if (config_.validate_only && !parts_.records.are_shown() && rank_.is_main()) print_line(validation_line(*report));
@@ -191,8 +191,9 @@ void LoopTasks::report_end(const std::string& checkpoint) {
                                  : "raise --epochs (" + std::to_string(config_.epochs)) +
                        ") to go on");
   }
-  if (const auto best = BestAccuracy::of(compute_).value; validation_ && best >= 0) {
-    parts_.records.line(formatted("best held-out accuracy: %.2f%%", 100 * best));
+  if (const auto best = BestValidation::of(compute_); validation_ && best.accuracy >= 0) {
+    parts_.records.line(best.accuracy > 0 ? formatted("best held-out accuracy: %.2f%%", 100 * best.accuracy)
+                                          : "best held-out loss: " + loss_text(best.loss));
   }
   if (!checkpoint.empty()) parts_.records.log("checkpoint: " + checkpoint);
   if (checkpoints_ && rank_.stop_requested()) {

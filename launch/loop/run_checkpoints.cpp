@@ -136,7 +136,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       own_state = parts_.own_state.read(folder, states == manifest.metadata.end() ? "" : states->second,
                                         [&notes](const std::string& note) { notes.push_back(note); });
       position = {manifest.epoch, manifest.step_in_epoch, manifest.step_in_epoch, data_of(manifest.metadata)};
-      const BestAccuracy so_far{real_in(manifest.metadata, "best").value_or(-1)};
+      const auto so_far = BestValidation::read(manifest.metadata);
       accept = [&compute, so_far, counters, metadata = manifest.metadata, step = manifest.step]() mutable {
         so_far.keep(compute);
         metadata["step"] = std::to_string(step);
@@ -213,7 +213,7 @@ std::map<std::string, std::string> RunCheckpoints::metadata(const DataFacts& dat
   if (data.files != 0) metadata["files_hash"] = std::to_string(data.files);
   metadata["run_dir"] = rank_.config().run_dir;
   metadata["job"] = system_of(rank_).options().job_id;
-  metadata["best"] = formatted("%.17g", BestAccuracy::of(compute).value);
+  BestValidation::of(compute).write(metadata);
   return metadata;
 }
 

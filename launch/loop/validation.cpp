@@ -20,7 +20,7 @@
 namespace troupe {
 namespace {
 
-constexpr const char *kBest = "best", *kBestStep = "best_step";  // of Compute::notes
+constexpr const char *kBest = "best", *kBestLoss = "best_loss", *kBestStep = "best_step";
 
 // on_bad_sample skip puts another sample in a bad one's place, which is held out and counted itself. The batch is then
 // made anew, since only its data set can leave a sample out. Empty: all samples are bad.
@@ -40,14 +40,31 @@ Batch without_substitutes(const Dataset& held_out, std::vector<std::int64_t> ask
 
 }  // namespace
 
-BestAccuracy BestAccuracy::of(Compute& compute) {
-  const auto& notes = compute.notes();
-  return {real_in(notes, kBest).value_or(-1), whole_in(notes, kBestStep).value_or(-1)};
+BestValidation BestValidation::of(Compute& compute) {
+  auto best = read(compute.notes());
+  best.step = whole_in(compute.notes(), kBestStep).value_or(-1);
+  return best;
 }
 
-void BestAccuracy::keep(Compute& compute) const {
-  compute.notes()[kBest] = formatted("%.17g", value);
+BestValidation BestValidation::read(const std::map<std::string, std::string>& texts) {
+  BestValidation best;
+  best.accuracy = real_in(texts, kBest).value_or(best.accuracy);
+  best.loss = real_in(texts, kBestLoss).value_or(best.loss);
+  return best;
+}
+
+void BestValidation::write(std::map<std::string, std::string>& texts) const {
+  texts[kBest] = formatted("%.17g", accuracy);
+  if (std::isfinite(loss)) texts[kBestLoss] = formatted("%.17g", loss);
+}
+
+void BestValidation::keep(Compute& compute) const {
+  write(compute.notes());
   compute.notes()[kBestStep] = std::to_string(step);
+}
+
+bool BestValidation::is_beaten_by(const ValidationReport& report) const {
+  return report.accuracy > accuracy || (report.accuracy == accuracy && report.loss < loss);
 }
 
 bool Validation::is_stopped() const {

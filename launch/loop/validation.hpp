@@ -2,21 +2,29 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <limits>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "actors/metrics/metrics.hpp"
 #include "launch/loop/rank.hpp"
 
 namespace troupe {
 
-/// The best held-out accuracy of a run, 0 to 1, and the step that it was measured after. It is in Compute::notes, which
-/// newcomers get with the model.
-struct BestAccuracy {
-  double value = -1;       ///< -1: none yet
-  std::int64_t step = -1;  ///< -1: it is an earlier run's, which this one goes on from
-  static BestAccuracy of(Compute& compute);
+/// A run's best validation so far: that of the highest accuracy; among equals, and if the program counts no correct
+/// samples, of the lowest loss. It is in Compute::notes, which newcomers get with the model.
+struct BestValidation {
+  double accuracy = -1;  ///< 0 to 1; -1: there is none yet
+  double loss = std::numeric_limits<double>::infinity();
+  std::int64_t step = -1;  ///< that it was measured after; -1: it is an earlier run's, which this one goes on from
+  static BestValidation of(Compute& compute);
+  /// From the texts of a checkpoint or of Compute::notes.
+  static BestValidation read(const std::map<std::string, std::string>& texts);
+  void write(std::map<std::string, std::string>& texts) const;
   void keep(Compute& compute) const;
+  bool is_beaten_by(const ValidationReport& report) const;
 };
 
 /// Held-out data, which all ranks run through the model together: every sample once, each rank a part. Compute's

@@ -22,6 +22,7 @@ const std::map<std::string, Rule, std::less<>>& rules() {
   using Kind = Rule::Kind;
   static const std::map<std::string, Rule, std::less<>> known{
       {"best", {Kind::real}},
+      {"best_loss", {Kind::real}},
       {"best_step", {Kind::whole, -1, kMostSteps}},
       {"data_cursor", {Kind::wholes, 0, kMostSteps, 3}},
       {"ddp.bucket_order", {Kind::wholes, 0, kMostIndex}},

@@ -2,6 +2,7 @@
 
 #include "launch/launcher/first_words.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/count_of.hpp"
 #include "tests/support/launch.hpp"
 
 using namespace troupe;
@@ -9,12 +10,6 @@ using namespace troupe;
 namespace {
 
 using Words = std::vector<std::string>;
-
-std::size_t count_of(const std::string& text, const std::string& part) {
-  std::size_t n = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
 
 testing::Finished launched(const testing::ScratchDirectory& folder, const Words& flags, const Words& arguments) {
   Words command{TROUPE_PROGRAM, "launch", "--run-dir", folder / "run"};
@@ -34,7 +29,7 @@ TEST_CASE("[L09] a mistake in the settings is on the screen once, however many r
       launched(folder, one_host ? Words{"--nproc", "4"} : Words{"--hosts", folder / "hosts"}, {"--lrr", "0.1"});
   INFO(done.output);
   CHECK(done.code == 2);
-  CHECK(count_of(done.output, "there is no setting 'lrr'; did you mean lr?") == 1);
+  CHECK(testing::count_of(done.output, "there is no setting 'lrr'; did you mean lr?") == 1);
   CHECK_THAT(done.output, Catch::Contains("failed: exit code 2; its log: ") && !Catch::Contains("next:"));
   for (const auto rank : {"0", "1", "2", "3"})
     CHECK_THAT(testing::read_text(folder / "run/rank" + rank + ".log"), Catch::Contains("no setting 'lrr'"));
@@ -47,7 +42,7 @@ TEST_CASE("[L09] the help and the settings of a launched program come once") {
   const auto done = launched(folder, {"--nproc", "3"}, {flag});
   INFO(done.output);
   CHECK(done.code == 0);
-  CHECK(count_of(done.output, line) == 1);
+  CHECK(testing::count_of(done.output, line) == 1);
 }
 
 TEST_CASE("[L09] only a rank's first line can be left out, and only if it is another rank's error") {

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/count_of.hpp"
 #include "tests/support/launch.hpp"
 #include "tests/support/python_tool.hpp"
 
@@ -63,12 +64,6 @@ int free_port() {
   ::close(fd);
   REQUIRE(bound);
   return ntohs(address.sin_port);
-}
-
-std::size_t count_of(const std::string& text, const std::string& what) {
-  std::size_t n = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
-  return n;
 }
 
 }  // namespace
@@ -207,10 +202,10 @@ TEST_CASE(
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 0);
-  CHECK(count_of(done.output, "metrics: metrics.jsonl: ") == 1);
+  CHECK(testing::count_of(done.output, "metrics: metrics.jsonl: ") == 1);
   CHECK_THAT(done.output,
              Catch::Contains("is a symbolic link, which is not followed") && Catch::Contains("training goes on"));
-  CHECK(count_of(done.output, "metrics: MLflow: ") == 1);
+  CHECK(testing::count_of(done.output, "metrics: MLflow: ") == 1);
   CHECK_THAT(done.output, Catch::Contains("leave --mlflow_uri out"));
   CHECK_THAT(done.output, Catch::Contains("step 32/32"));
 }
@@ -292,12 +287,12 @@ TEST_CASE(
   ::kill(first_rank, SIGKILL);
   REQUIRE(launch.wait_for("1 rank replaced"));
   const auto mark = launch.output().size();
-  launch.wait_until([&] { return count_of(launch.output().substr(mark), "[rank 0] epoch") > 2; });
+  launch.wait_until([&] { return testing::count_of(launch.output().substr(mark), "[rank 0] epoch") > 2; });
   launch.signal(SIGINT);
   const auto done = launch.finish();
   INFO(done.output);
   REQUIRE(done.code == 130);
-  CHECK(count_of(done.output, "metrics: MLflow") == 0);
+  CHECK(testing::count_of(done.output, "metrics: MLflow") == 0);
   const auto runs = testing::run_python(*python, "read_mlflow.py", {uri, "probe"});
   REQUIRE(runs);
   INFO(runs->dump().substr(0, 2000));
@@ -325,8 +320,9 @@ TEST_CASE(
   const auto done = launch.finish();
   INFO(done.output);
   REQUIRE(done.code == 0);
-  CHECK(count_of(done.output, "warning: Compute waits for communication ") == 1);
-  CHECK(count_of(done.output, "warning: Rank 1 (localhost) takes ") + count_of(done.output, "warning: Rank 1 takes ") ==
+  CHECK(testing::count_of(done.output, "warning: Compute waits for communication ") == 1);
+  CHECK(testing::count_of(done.output, "warning: Rank 1 (localhost) takes ") +
+            testing::count_of(done.output, "warning: Rank 1 takes ") ==
         1);
   CHECK_THAT(done.output, Catch::Contains("; try: make the ranks equal first") &&
                               Catch::Contains("; try: look for other work, heat"));

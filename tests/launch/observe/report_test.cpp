@@ -9,6 +9,7 @@
 #include "launch/observe/run_report.hpp"
 #include "launch/observe/run_warnings.hpp"
 #include "launch/observe/svg_chart.hpp"
+#include "tests/support/count_of.hpp"
 #include "tests/support/launch.hpp"
 
 using namespace troupe;
@@ -100,12 +101,6 @@ testing::Finished report(const std::vector<std::string>& words) {
   std::vector<std::string> command{TROUPE_PROGRAM, "report"};
   command.insert(command.end(), words.begin(), words.end());
   return testing::RunningProcess(command, std::map<std::string, std::string>{}).finish();
-}
-
-std::size_t occurrences(const std::string& text, const std::string& what) {
-  std::size_t n = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
-  return n;
 }
 
 }  // namespace
@@ -286,10 +281,10 @@ TEST_CASE("[T08] the page escapes every text, asks nothing of a network, and dra
     CHECK(page.find(word) == std::string::npos);
   }
   CHECK_THAT(page, Catch::Contains("default-src 'none'"));
-  CHECK(occurrences(page, "<polyline") >= 4);
-  CHECK(occurrences(page, "<circle") == 1);
+  CHECK(testing::count_of(page, "<polyline") >= 4);
+  CHECK(testing::count_of(page, "<circle") == 1);
   CHECK_THAT(page, Catch::Contains("rank 1 (&lt;script"));
-  CHECK(occurrences(page, "class='mark'") == 4);
+  CHECK(testing::count_of(page, "class='mark'") == 4);
 }
 
 TEST_CASE(
@@ -297,8 +292,9 @@ TEST_CASE(
   const double nan = std::nan("");
   CHECK_THAT(svg_chart({"Loss", "step", "", {{"loss", {{1, nan}, {2, nan}}, false}}, {}, false}),
              Catch::Contains("the records hold none"));
-  CHECK(occurrences(svg_chart({"", "", "", {{"a", {{1, 1}, {2, 2}, {3, nan}, {4, 4}, {5, 5}}, false}}, {}, false}),
-                    "<polyline") == 2);
+  CHECK(
+      testing::count_of(svg_chart({"", "", "", {{"a", {{1, 1}, {2, 2}, {3, nan}, {4, 4}, {5, 5}}, false}}, {}, false}),
+                        "<polyline") == 2);
   Chart flat{"", "", "", {{"a", {{1, 7}, {2, 7}}, false}}, {}, false};
   CHECK(svg_chart(flat).find("nan") == std::string::npos);
   Chart tall{"", "", "", {{"a", {{1, 1e300}, {2, 1}, {3, -1e300}}, false}}, {}, false};
@@ -369,7 +365,7 @@ TEST_CASE(
   const auto refused = [](const testing::Finished& done, int code, const std::string& why) {
     INFO(done.output);
     CHECK(done.code == code);
-    CHECK(occurrences(done.output, "\n") == 1);
+    CHECK(testing::count_of(done.output, "\n") == 1);
     CHECK_THAT(done.output, Catch::StartsWith("troupe: ") && Catch::Contains(why));
   };
   refused(report({folder / "nowhere"}), 65, "nowhere/metrics.jsonl: there is no such file");

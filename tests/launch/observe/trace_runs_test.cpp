@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/count_of.hpp"
 #include "tests/support/launch.hpp"
 #include "tests/support/python_tool.hpp"
 #include "tests/support/trace_checks.hpp"
@@ -20,12 +21,6 @@ using Strings = std::vector<std::string>;
 std::string line_with(const std::string& output, const std::string& text) {
   const auto at = output.find(text);
   return at == std::string::npos ? "" : output.substr(at, output.find('\n', at) - at);
-}
-
-std::size_t times(const std::string& text, const std::string& what) {
-  std::size_t n = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
-  return n;
 }
 
 // HTA's own number for each rank is the one that the trace says of itself.
@@ -107,7 +102,7 @@ TEST_CASE(
   const auto line = line_with(done.output, "trace: ");
   CHECK(line.find("run/trace.json: 2 ranks, steps 4 to 9, ") != std::string::npos);
   CHECK(line.find("; overlap ") != std::string::npos);
-  CHECK(times(done.output, "trace: ") == 1);
+  CHECK(testing::count_of(done.output, "trace: ") == 1);
   const ParsedTrace trace(testing::read_text(launch.folder() / "run/trace.json"));
   CHECK(trace.processes.size() == 2);
   for (const int rank : {0, 1}) {
@@ -190,7 +185,7 @@ TEST_CASE("[T08] a rank that dies while the trace is gathered is replaced, whate
   const auto done = launch.finish();
   INFO(done.output);
   REQUIRE(done.code == 0);
-  CHECK(times(done.output, "trace: ") == 1);
+  CHECK(testing::count_of(done.output, "trace: ") == 1);
   const auto line = line_with(done.output, "trace: ");
   CHECK(line.find("2 ranks, steps 4 to 8, ") != std::string::npos);
   CHECK(line.find("rank 1: nothing, new since") != std::string::npos);
@@ -208,7 +203,7 @@ TEST_CASE(
   const auto done = launch.finish();
   INFO(done.output);
   REQUIRE(done.code == 0);
-  CHECK(times(done.output, "trace: ") == 1);
+  CHECK(testing::count_of(done.output, "trace: ") == 1);
   CHECK(line_with(done.output, "trace: ").find("rank 0: nothing, new since") != std::string::npos);
   CHECK(ParsedTrace(testing::read_text(launch.folder() / "run/trace.json")).count(1, "compute", "ProfilerStep") == 5);
   CHECK(testing::read_text(launch.folder() / "run/metrics.jsonl").find("\"event\":\"trace\"") != std::string::npos);
@@ -224,7 +219,7 @@ TEST_CASE(
   INFO(done.output);
   REQUIRE(done.code == 0);
   CHECK(done.output.find("[rank 0] the probe's step 7 is to be repeated, 6 are done") != std::string::npos);
-  CHECK(times(done.output, "trace: ") == 1);
+  CHECK(testing::count_of(done.output, "trace: ") == 1);
   const ParsedTrace trace(testing::read_text(launch.folder() / "run/trace.json"));
   CHECK(trace.count(0, "compute", "ProfilerStep#6") == 2);  // what was done again is there again
   CHECK(trace.count(1, "compute", "ProfilerStep#6") == 1);
@@ -249,7 +244,7 @@ TEST_CASE("[T08] a trace that cannot be written is told once, and training goes 
   const auto done = launch.finish();
   INFO(done.output);
   REQUIRE(done.code == 0);
-  CHECK(times(done.output, "trace: it cannot be written: ") == 1);
+  CHECK(testing::count_of(done.output, "trace: it cannot be written: ") == 1);
   CHECK(line_with(done.output, "trace: it").find("Is a directory; training goes on") != std::string::npos);
   CHECK(done.output.find("step 16") == std::string::npos);  // log_interval 10
   CHECK(std::filesystem::exists(launch.folder() / "checkpoints/latest"));

@@ -10,6 +10,7 @@
 #include "launch/process/local_address.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/count_of.hpp"
 #include "tests/support/launch.hpp"
 
 using namespace troupe;
@@ -56,16 +57,10 @@ std::map<std::string, std::string> files_of(const std::string& folder) {
   return files;
 }
 
-std::set<std::string> names_in(const std::string& folder) {
+std::set<std::string> entries_in(const std::string& folder) {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
   return names;
-}
-
-std::size_t count(const std::string& text, const std::string& what) {
-  std::size_t n = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
-  return n;
 }
 
 nlohmann::json manifest_of(const std::string& checkpoint) {
@@ -92,7 +87,7 @@ void check_refused(const Finished& done, const std::string& folder) {
   CHECK(done.code == 2);
   CHECK_THAT(done.output, Catch::Contains(folder + " holds another run's checkpoints, the newest of step 16; ") &&
                               Catch::Contains("--resume latest goes on from it, another --checkpoint_dir starts"));
-  CHECK(count(done.output, "error: rank 0") == 1 + count(done.output, "its last line"));
+  CHECK(testing::count_of(done.output, "error: rank 0") == 1 + testing::count_of(done.output, "its last line"));
   CHECK_THAT(done.output, !Catch::Contains("model: "));
 }
 
@@ -175,7 +170,7 @@ TEST_CASE("[R01] each run has a folder of its own, and runs/latest leads to the 
     const auto done = run_in(folder, words + quick);
     INFO(done.output);
     REQUIRE(done.code == 0);
-    auto runs = names_in(folder / "runs");
+    auto runs = entries_in(folder / "runs");
     CHECK(runs.erase("latest") == 1);
     REQUIRE(runs.size() == before.size() + 1);
     const auto made = *std::find_if(runs.begin(), runs.end(), [&](auto& name) { return !before.contains(name); });
@@ -203,7 +198,7 @@ TEST_CASE("[R01] a folder runs/latest of an older version stays as it is") {
   CHECK(done.code == 0);
   CHECK_THAT(done.output, Catch::Contains("note: runs/latest is no link") && Catch::Contains("stays as it is"));
   CHECK(testing::read_text(folder / "runs/latest/metrics.jsonl") == "mine");
-  CHECK(names_in(folder / "runs").size() == 2);
+  CHECK(entries_in(folder / "runs").size() == 2);
 }
 
 TEST_CASE("[R01] a second job with the run folder of one that trains is refused, and that one loses nothing") {
@@ -276,7 +271,7 @@ TEST_CASE("[R01] a run that is resumed goes on in its folder and as itself, howe
     REQUIRE(resumed.code == 0);
     CHECK_THAT(resumed.output, Catch::Contains("resume: goes on with runs/"));
     CHECK(files_of(first) == untouched);
-    CHECK(names_in(folder / "runs").size() == 3);
+    CHECK(entries_in(folder / "runs").size() == 3);
     CHECK(fs::exists(second + "/checkpoints/step-00000032"));
     const auto after = nlohmann::json::parse(testing::read_text(second + "/run.json"));
     CHECK(after["run_id"] == before["run_id"]);
@@ -294,7 +289,7 @@ TEST_CASE("[R01] a run that is resumed goes on in its folder and as itself, howe
     CHECK_THAT(nothing.output, Catch::Contains("no checkpoint of step 17"));
     const auto complete = run_in(folder, start + Words{"--resume", "auto"});
     CHECK(complete.code == 0);
-    CHECK(names_in(folder / "runs").size() == 3);
+    CHECK(entries_in(folder / "runs").size() == 3);
   }
 }
 
@@ -352,7 +347,7 @@ TEST_CASE("[R06] the same command on two nodes meets by a host's name, and is on
   INFO(done.output << other.output);
   CHECK(done.code == 0);
   CHECK(other.code == 0);
-  CHECK(names_in(folder / "runs").size() == 2);
+  CHECK(entries_in(folder / "runs").size() == 2);
   for (const char* file : {"rank0.log", "rank1.log", "metrics.jsonl"})
     CHECK(fs::exists(folder / "runs/latest/" + file));
 }
@@ -394,7 +389,7 @@ TEST_CASE("[R06] a name is its IPv4 address; IPv6 and a name that nobody knows a
     const auto done = run_in(folder, launched(flags));
     INFO(done.output);
     CHECK(done.code == 2);
-    CHECK(count(done.output, "\n") == 1);
+    CHECK(testing::count_of(done.output, "\n") == 1);
     CHECK_THAT(done.output, Catch::Contains("IPv6 address alone, and ranks speak IPv4"));
   }
   CHECK(!fs::exists(folder / "runs"));

@@ -125,7 +125,7 @@ TEST_CASE("[R01] resume auto begins where there is nothing to go on from, resume
   CHECK_THROWS_WITH(choose({kNewRunFolder, kNewRunFolder, "latest"}),
                     Catch::Contains("no run of train below runs/ has a checkpoint") &&
                         Catch::Contains("leave --resume out to start one"));
-  CHECK_THROWS_WITH(choose({kNewRunFolder, kNewRunFolder, "latest", /*asked_to_resume=*/false}),
+  CHECK_THROWS_WITH(choose({.resume = "latest", .asked_to_resume = false}),
                     Catch::Contains("train first") && !Catch::Contains("out to start"));
 }
 
