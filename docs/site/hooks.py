@@ -1,9 +1,11 @@
 """Called by MkDocs. Two kinds of files that lie outside of docs/ become part of the site, so that every link in it has an end that the
-build has seen: what a page links to by ../PATH (a source, shown as a page of its own), and doxygen's reference, in api/.
+build has seen: what a page links to by ../PATH (a source, shown as a page of its own), and doxygen's reference, in api/. A program and
+its twin in Python take the place of `<!-- beside: PATH -->`.
 """
 import pathlib
 import posixpath
 import re
+import textwrap
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
@@ -11,6 +13,7 @@ from mkdocs.structure.files import File
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 API = ROOT / "build/docs/api"
 LINK = re.compile(r"\]\(\.\./([\w./-]+)(#[\w-]+)?\)")
+BESIDE = re.compile(r"<!-- beside: ([\w./-]+) -->")
 LANGUAGES = {".cpp": "cpp", ".hpp": "cpp", ".md": None, ".py": "python", ".toml": "toml", ".txt": "text", ".cmake": "cmake", "": "text"}
 
 
@@ -48,7 +51,17 @@ def on_files(files, config):
     return files
 
 
+def beside(marker):
+    """The program of that name with Troupe and with PyTorch, as two tabs."""
+    tabs = ""
+    for title, suffix in (("Troupe", ".cpp"), ("PyTorch", ".py")):
+        text = (ROOT / (marker[1] + suffix)).read_text().strip()
+        tabs += f'=== "{title}"\n\n' + textwrap.indent(f"```{LANGUAGES[suffix]}\n{text}\n```", "    ") + "\n\n"
+    return tabs
+
+
 def on_page_markdown(markdown, page, config, files):
     if page.file.src_uri.startswith("source/"):
         return markdown
+    markdown = BESIDE.sub(beside, markdown)
     return LINK.sub(lambda link: f"]({page_of(posixpath.normpath(link[1]))}{link[2] or ''})", markdown)
