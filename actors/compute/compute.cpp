@@ -286,6 +286,7 @@ void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) 
     apply(optimizer, lr,
           strategy.replicas_equal() ? decision.gradient_norm : votes_.mine().gradient_norm * decision.gradient_factor,
           decision.gradient_factor);
+  if (decision.commit && core_.on_update) core_.on_update(steps_done());
   core_.loss_scaler.update(decision.not_finite);
   end_step();
 }
@@ -384,6 +385,8 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     const bool is_first = !optimizer_bytes_;
     if (is_first) note_optimizer(optimizer);
     if (late_) {
+      if (core_.on_update)
+        core_.refuse("on_update", "with vote late the device decides whether a step is applied", "leave vote late out");
       late_->settle_by(decision);
       late_->commit(decision, optimizer, lr);
       end_step();

@@ -53,10 +53,7 @@ troupe::Callbacks average_and_stop(troupe::Rank& rank, Averaged& model) {
   // The best accuracy and the epochs since then; with the checkpoints, so that a resumed run counts on.
   auto progress = std::make_shared<std::pair<double, int>>();
   rank.state("progress", *progress);
-  return {.on_step =
-              [model](const troupe::StepReport& step) mutable {
-                if (step.committed) model->update(0.99);
-              },
+  return {.on_update = [model](std::int64_t) mutable { model->update(0.99); },
           .on_validation =
               [progress](const troupe::ValidationReport& report) {
                 auto& [best, since] = *progress;

@@ -32,9 +32,13 @@ std::vector<RegisteredName> values_of(const ConfigField& field, const HelpOption
 }
 
 std::vector<Entry> entries_of(const Config& config, const HelpOptions& options) {
+  // A setting that nothing has set is as the program wants it.
   Config defaults;
   defaults.declared = config.declared;
-  const auto texts = config_texts(defaults);
+  auto texts = config_texts(defaults);
+  for (const auto& [name, text] : config_texts(config)) {
+    if (!config.sources.contains(name)) texts[name] = text;
+  }
   std::vector<Entry> entries;
   for (const auto& field : config_fields()) {
     Entry entry{field.section, field.name, field.help, texts.at(field.name), allowed_values(field)};

@@ -14,6 +14,10 @@ namespace troupe {
 /// When a rank is lost in on_epoch or on_validation, all ranks do the call again, a replacement too: what is in
 /// Rank::state is then what it was before.
 struct Callbacks {
+  /// The optimizer has updated the parameters: the place for what the program does to them itself, an average or a
+  /// clamp. Once for each step that is applied, on every rank, before any other can be lost. No collectives. Refused
+  /// with sharded strategies, whose ranks hold parts of the parameters, and with vote late.
+  std::function<void(std::int64_t step)> on_update;
   /// A step is over, applied or skipped (StepReport::committed). Not for steps that come again. No collectives.
   std::function<void(const StepReport& report)> on_step;
   /// An epoch is over, numbered from 0; before its validation. Collectives are allowed.

@@ -289,7 +289,10 @@ void Rank::add_state(const std::string& name, OwnStateAccess access) {
   parts_->own_state.add(name, std::move(access));
 }
 
-void Rank::set_callbacks(Callbacks callbacks) { parts_->callbacks = std::move(callbacks); }
+void Rank::set_callbacks(Callbacks callbacks) {
+  system_.compute().set_on_update(callbacks.on_update);
+  parts_->callbacks = std::move(callbacks);
+}
 
 NamedTensors Rank::state_dict(Optimizer& optimizer, int root) {
   if (!parts_->model)

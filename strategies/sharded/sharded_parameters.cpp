@@ -15,6 +15,10 @@ void point(const at::Tensor& whole, void* data) {
   storage_of(whole)->set_data_ptr_noswap(at::DataPtr(data, whole.device()));
 }
 
+std::uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
+}
+
 std::string told_of(const std::string& unit) {
   return "a parameter of " + (unit.empty() ? std::string("the model itself") : "the unit '" + unit + "'") +
          " was used while its parts are on the ranks: use it within the unit's call, or take "
@@ -59,9 +63,20 @@ ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, ShardPla
   }
   if (options.keep_values) publish();
   make_slices();
+  for (const auto& parameter : parameters_) versions_.push_back(version_of(parameter.tensor));
 }
 
 ShardedParameters::~ShardedParameters() = default;
+
+void ShardedParameters::check_unchanged(const std::string& strategy) const {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    if (version_of(parameters_[p].tensor) == versions_[p]) continue;
+    throw Error(ErrorCode::usage, "parameters",
+                "the program itself has changed " + parameters_[p].name + ", of which with strategy " + strategy +
+                    " each rank holds a part",
+                "take --strategy ddp, or change it by the optimizer");
+  }
+}
 
 void ShardedParameters::place(std::size_t f, const Options& options) {
   auto& flat = flats_[f];

@@ -1,6 +1,7 @@
 #pragma once
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -95,6 +96,10 @@ class ShardedParameters {
   /// model's.
   at::Tensor slice_of(const at::Tensor& parameter) const;
 
+  /// Throws Error(usage) if the program itself has changed a parameter: all ranks may have that memory in common, and
+  /// the owners' values take its place in copies. Changes by way of `data()` are not seen.
+  void check_unchanged(const std::string& strategy) const;
+
   /// Collective: the masters' new values become what forward sees, on all ranks.
   void publish();
 
@@ -117,6 +122,7 @@ class ShardedParameters {
   void make_slices();
 
   std::vector<Parameter> parameters_;
+  std::vector<std::uint32_t> versions_;  // of their tensors, which nothing here writes into but by other tensors
   ShardPlan plan_;
   std::shared_ptr<Communicator> group_;
   bool offloads_ = false;

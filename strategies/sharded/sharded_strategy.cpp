@@ -288,6 +288,7 @@ NamedTensors ShardedStrategy::replicated_tensors() { return {}; }
 void ShardedStrategy::set_rollback_point() { buffers_->begin(); }
 
 void ShardedStrategy::begin_step(std::int64_t step) {
+  parameters_->check_unchanged(name());
   step_ = step;
   if (settling_ > 0) --settling_, give_back_free_memory();
   gradients_->begin_step();
@@ -398,6 +399,7 @@ void ShardedStrategy::after_update() {
 }
 
 void ShardedStrategy::begin_evaluation() {
+  parameters_->check_unchanged(name());
   if (gathers_) gathers_->begin_evaluation();
 }
 

@@ -90,8 +90,8 @@ config(4, "date for a number", "[data]\nbatch_size = 1979-05-27\n", "job.toml:2"
 case(4, "environment", [CLASSIFIER, *SHORT], 2, "TROUPE_LR", "fast", environment={"TROUPE_LR": "fast"})
 for name in ("batch_size", "ranks", "collective_timeout", "first_bucket_mb", "grad_accum_steps", "epochs", "num_classes", "lr_step_epochs", "keep_last"):
     for value in ("0", "-1"):
-        flag(5, f"--{name}", value, says=["at least"])
-flag(5, "--bucket_cap_mb", "-1", says=["at least"])  # 0 is its own choice
+        flag(5, f"--{name}", value, says=["number"])
+flag(5, "--bucket_cap_mb", "-1", says=["number"])  # 0 is its own choice
 for words in (["--nproc", "0"], ["--nproc", "-1"], ["--nproc", "1", "--spares", "-1"], ["--nproc", "2", "--replace-timeout", "-1"], ["--nproc", "2", "--min-ranks", "0"]):
     launch(5, *words, says=[words[-2], words[-1]])
 for value in ("9223372036854775808", "-9223372036854775809", "99999999999999999999999", LONG):
@@ -132,7 +132,7 @@ launch(12, "--slurm", says=["--slurm"])
 launch(12, "--suspect-after", "5", "--fence-after", "1", "--nproc", "2", says=["--suspect-after", "--fence-after"])
 launch(12, "--nproc", "2", "--keys", "k", says=["--keys", "--nnodes"])
 case(12, "ranks in ranks", [TROUPE, "launch", "--nproc", "1", "--run-dir", "r", CLASSIFIER, *SHORT, "--ranks", "2"], 2, "ranks", lines=2)
-flag(12, "--clip_norm", "-1", says=["at least"])
+flag(12, "--clip_norm", "-1", says=["number"])
 flag(12, "--resume", "latest", "--checkpoint_dir", "", says=["checkpoint_dir"])
 flag(12, "--batch_size", "2", "--ranks", "4", says=["4"], lines=2)  # ranks of one process say what is wrong once
 flag(12, "--batch_size", "4", "--grad_accum_steps", "3", says=["3"])

@@ -124,6 +124,19 @@ TEST_CASE("[T01] a program's own metrics of a batch in which nothing counts are 
       {R"({"ranks": 3, "loss": "masked", "samples": 29, "drop_last": false, "validate": 7, "desk": true, "event": "infinite"})"});
 }
 
+TEST_CASE("[T01] what a program itself does to parameters holds on all ranks, newcomers too, or is refused") {
+  right(
+      {R"({"ranks": 2, "touched": true, "odd": "scalar", "event": "kill", "kill_at": "voted", "hurt_step": 0})",
+       R"({"ranks": 2, "touched": true, "strategy": "diloco", "sync_every": 3, "overlap": 1, "event": "kill", "hurt_step": 6})",
+       R"({"touched": true, "strategy": "diloco", "cells": 2, "frozen": "always", "sync_every": 3, "fragments": 2})",
+       R"({"ranks": 2, "touched": true, "loss_scaler": "on", "event": "infinite"})",
+       R"({"ranks": 2, "touched": true, "strategy": "tensor_parallel", "dtype": "float32", "event": "kill"})"});
+  for (const char* strategy : {"fsdp", "zero1", "zero2"}) {
+    refused(R"({"ranks": 2, "touched": true, "strategy": ")" + std::string(strategy) + R"("})",
+            "the program itself has changed ");
+  }
+}
+
 TEST_CASE("[T01] batches of unequal numbers come again after the loss of a rank, and a resumed run goes on with them") {
   right(
       {R"({"feed": "uneven", "ranks": 2, "event": "kill"})",

@@ -62,6 +62,7 @@ DIMENSIONS = {
     "verify_every": [0, 2],
     "snapshot_every": [10, 2],
     "desk": [False, True],
+    "touched": [False, True],
     "event": ["none", "resume", "kill", "lose", "leave", "all", "infinite", "net", "disk", "stop"],
     "resume_ranks": [0, 1, 2],
     "resume_batch": [0, 12, 24],
@@ -113,6 +114,10 @@ class Refusal:
 
 
 SHARDED = ("fsdp", "fsdp/gathered", "shard_grad_op", "hybrid_shard", "no_shard", "zero1", "zero2")
+
+
+def keeps_parts(strategy):
+    return strategy in SHARDED or "fsdp" in strategy
 
 
 def is_mesh(strategy):
@@ -225,6 +230,8 @@ REFUSED = [
             "is for buckets of gradients, and … has none"),
     Refusal("comm_hook strategy resume_strategy", lambda j: j["comm_hook"] == "powersgd" and any_phase(j, lambda s: s in LOCAL),
             "powersgd keeps what it owes by bucket of gradients"),
+    Refusal("touched strategy resume_strategy", lambda j: j["touched"] and any_phase(j, keeps_parts),
+            "the program itself has changed …"),
     Refusal("strategy ranks resume_ranks", lambda j: any(s == "hybrid_shard" and r > 1 and r % 2 for r, _, s in phases(j)),
             "so their shards do not match"),
     Refusal("odd strategy switch_at", lambda j: j["odd"] == "bfloat16" and (is_local(j) or any_phase(j, lambda s: s in LOCAL)),
@@ -314,6 +321,12 @@ def settle_once(job):
             simple("unused")
         if hurts(job):
             simple("event")
+    if job["touched"] and any_phase(job, keeps_parts):
+        simple("samples", "drop_last", "loss")  # or no step is applied
+        if job["backend"] == "gloo" or job["strategy"] == "fsdp/gathered":  # parameters are not there at all
+            simple("touched")
+    if job["strategy"].startswith("pipeline"):  # those of other stages are not there
+        simple("touched")
     if not is_local(job):
         simple("sync_every")
     if trains_apart(job):
@@ -461,7 +474,7 @@ def settle_once(job):
         simple("kill_at", "hurt_step", "hurt_rank", "again")
 
 
-NOT_IN_PYTHON = ("shuffle", "comm_hook", "amp", "switch_at", "staleness")
+NOT_IN_PYTHON = ("shuffle", "comm_hook", "amp", "switch_at", "staleness", "touched")
 # What is right is the same, whatever they are, or they say something of one of the above.
 NOTHING_TO_PYTHON = set(
     "backend loop listed balance bucket_mb powersgd_rank broadcast_buffers static_graph early_update checkpointing loss_scaler "

@@ -86,6 +86,7 @@ struct Job {
   int verify_every = 0;
   int snapshot_every = 10;
   bool desk = false;  ///< the program logs metrics and has a state, which must say what the records say
+  bool touched = false;  ///< on_update: the program itself scales the parameters
   int validate = 0;   ///< held-out samples; 0: none
 
   // What happens.
@@ -118,7 +119,7 @@ struct Job {
   NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                            \
       WHAT, comm_hook, powersgd_rank, broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing,    \
       amp, loss_scaler, loss_scale_interval, on_not_finite, sync_every, outer_momentum, fragments, overlap, switch_at, \
-      staleness, verify_every, snapshot_every, desk, validate, event, resume_ranks, resume_batch, resume_strategy,     \
+      staleness, verify_every, snapshot_every, desk, touched, validate, event, resume_ranks, resume_batch, resume_strategy,     \
       kill_at, hurt_step, hurt_rank, again, seed))
 
 inline void to_json(nlohmann::json& nlohmann_json_j, const Job& nlohmann_json_t) {

@@ -177,19 +177,20 @@ class Life {
   }
 
   // What a step is counted as must outlive the ranks that counted it.
-  void add_desk() {
-    if (!job_.desk) return;
-    rank_.state("counted", counted_);
-    rank_.set_callbacks({.on_step = [this](const StepReport& report) { count(report); }});
-  }
-  void count(const StepReport& report) {
-    counted_[0] += 1;
-    counted_[1] += static_cast<double>(report.step);
+  Callbacks callbacks(torch::nn::Module& net) {
+    if (job_.desk) rank_.state("counted", counted_);
+    Callbacks callbacks;
+    callbacks.on_step = [this](const StepReport& report) {
+      counted_[0] += 1;
+      counted_[1] += static_cast<double>(report.step);
+    };
+    if (job_.touched) callbacks.on_update = [&net](std::int64_t) { touch(unique_parameters(net)); };
+    return callbacks;
   }
 
   template <class Optimizer>
   void loop(Net& net, Optimizer& optimizer) {
-    add_desk();
+    rank_.set_callbacks(callbacks(net));
     rank_.keep_checkpoints(optimizer);
     if (job_.validate > 0) rank_.validate_on(held_out(), [&](const Batch& batch) { return loss_of(net, batch); });
     if (job_.feed == "uneven") return uneven(net, optimizer);
@@ -253,12 +254,7 @@ class Life {
         return troupe::make_optimizer(config, our_groups(job_, net));
       };
     }
-    if (job_.desk) {
-      job.callbacks = [&](Rank&, torch::nn::Module&) {
-        rank_.state("counted", counted_);
-        return Callbacks{.on_step = [this](const StepReport& report) { count(report); }};
-      };
-    }
+    job.callbacks = [&](Rank&, torch::nn::Module& net) { return callbacks(net); };
     troupe::train(job, rank_);
   }
 

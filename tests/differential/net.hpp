@@ -168,6 +168,12 @@ inline void freeze(torch::nn::Module& net, const Job& job, std::int64_t step) {
   }
 }
 
+/// What a program does to the parameters itself, beside the optimizer.
+inline void touch(const std::vector<std::pair<std::string, at::Tensor>>& parameters) {
+  const torch::NoGradGuard no_grad;
+  for (auto [name, parameter] : parameters) parameter.mul_(0.99);
+}
+
 /// Which of two groups a parameter is in, by its first name.
 inline bool in_second_group(const std::string& name) { return name.starts_with("cell") || name == "side.weight"; }
 

@@ -26,7 +26,7 @@ class OuterSteps final : public StepsApart {
       fragments = job.fragments;
     }
     const auto elements = [&](const at::Tensor& parameter) {  // that are cut
-      return job.frozen == "always" && !parameter.requires_grad() ? 0 : parameter.numel();
+      return is_left_out(job, parameter) ? 0 : parameter.numel();
     };
     std::int64_t total = 0, before = 0;
     for (const auto& [name, parameter] : first.parameters) total += elements(parameter);
@@ -36,7 +36,8 @@ class OuterSteps final : public StepsApart {
     for (const auto& [name, parameter] : first.parameters) {  // a parameter is in the fragment where its middle lies
       const auto fragment = (2 * before + elements(parameter)) * fragments / (2 * total);
       before += elements(parameter);
-      fragment_.push_back(static_cast<std::size_t>(std::min(fragment, fragments - 1)));
+      fragment_.push_back(is_left_out(job, parameter) ? next_.size()
+                                                      : static_cast<std::size_t>(std::min(fragment, fragments - 1)));
       outer_.push_back(parameter.detach().clone());
       velocity_.push_back(at::zeros_like(outer_.back()));
     }
@@ -85,6 +86,10 @@ class OuterSteps final : public StepsApart {
   }
 
  private:
+  // Was frozen from the beginning: what the program does to it is each rank's own.
+  static bool is_left_out(const Job& job, const at::Tensor& parameter) {
+    return job.frozen == "always" && !parameter.requires_grad();
+  }
   void start(std::size_t fragment, std::int64_t done, const std::vector<Replica>& replicas) {
     under_way_ = fragment;
     since_ = done;

@@ -148,6 +148,7 @@ class PlainRun {
     for (std::size_t r = 0; r < replicas_.size(); ++r) {
       seen.committed ? replicas_[r].step(rate) : replicas_[r].put_buffers_back(buffers[r]);
       if (seen.committed) disturb_parameters(replicas_[r]);
+      if (seen.committed && job_.touched) touch(replicas_[r].parameters);
     }
     if (start && !seen.committed) replicas_.front().copy(*start);
     if (hook_ && !outer_) seen.committed ? hook_->keep() : hook_->forget();

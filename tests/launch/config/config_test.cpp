@@ -192,7 +192,7 @@ HelpOptions help_of_width(std::size_t columns) {
 
 }  // namespace
 
-TEST_CASE("[T04] no line of the help is wider than it may be, and every word of it is there") {
+TEST_CASE("[U06] no line of the help is wider than it may be, and every word of it is there") {
   Config config;
   config.declare("a_setting_with_a_long_name_of_the_program", std::string("and with a default that is longer still"),
                  "its text");
@@ -205,7 +205,7 @@ TEST_CASE("[T04] no line of the help is wider than it may be, and every word of 
   for (const auto& name : setting_names(config)) CHECK(longest_line(config_help_on(config, name, options)) <= columns);
 }
 
-TEST_CASE("[T04] the help has the values of every choice, those of registries in higher folders too") {
+TEST_CASE("[U06] the help has the values of every choice, those of registries in higher folders too") {
   const auto help = config_help(Config{}, help_of_width(100));
   for (const auto& field : config_fields()) {
     for (const auto& choice : choices_of(field)) CHECK_THAT(help, Catch::Contains(choice));
@@ -214,7 +214,14 @@ TEST_CASE("[T04] the help has the values of every choice, those of registries in
   CHECK_THAT(help, Catch::Contains("where ranks train; auto, cpu, cuda"));
 }
 
-TEST_CASE("[T04] the help on one setting has its values, its variable, its place in a file and its page") {
+TEST_CASE("[U06] a default in the help is what the program chooses, whatever a flag says now") {
+  auto config = parse({"--epochs", "7"});
+  config.lr = 0.003;
+  const auto help = config_help(config, help_of_width(80));
+  CHECK_THAT(help, Catch::Contains("--lr 0.003 ") && Catch::Contains("--epochs 10 "));
+}
+
+TEST_CASE("[U06] the help on one setting has its values, its variable, its place in a file and its page") {
   const auto options = help_of_width(80);
   const auto config = parse({"--strategy", "fsdp"});
   for (const std::string topic : {"strategy", "--strategy"}) {
@@ -234,7 +241,7 @@ TEST_CASE("[T04] the help on one setting has its values, its variable, its place
   }
 }
 
-TEST_CASE("[T04] --help NAME is a question, and only a program that can answer it takes it") {
+TEST_CASE("[U06] --help NAME is a question, and only a program that can answer it takes it") {
   Config config;
   std::string topic;
   const char* words[] = {"program", "--help", "lr", "--epochs", "3"};
@@ -244,7 +251,7 @@ TEST_CASE("[T04] --help NAME is a question, and only a program that can answer i
   CHECK_THAT(refused({"--help", "lr"}), Catch::Contains("'lr' is no flag"));
 }
 
-TEST_CASE("[T04] --no-NAME turns a switch off, the last of several flags holds, and only switches have it") {
+TEST_CASE("[U06] --no-NAME turns a switch off, the last of several flags holds, and only switches have it") {
   CHECK_FALSE(parse({"--no-tensorboard"}).tensorboard);
   CHECK_FALSE(parse({"--no_progress_bar"}).progress_bar);
   CHECK(parse({"--no-tensorboard", "--tensorboard"}).tensorboard);
@@ -263,7 +270,7 @@ TEST_CASE("[T04] --no-NAME turns a switch off, the last of several flags holds, 
   CHECK(config.get<bool>("no_cache"));
 }
 
-TEST_CASE("[T04] a flag's refusal names it once, and says between which numbers it lies") {
+TEST_CASE("[U06] a flag's refusal names it once, and says between which numbers it lies") {
   CHECK_THAT(refused({"--lr", "fast"}), Catch::Equals("--lr: 'fast' is not a number from 0 to 1e+06"));
   CHECK_THAT(refused({"--batch_size", "0"}), Catch::Equals("--batch_size: '0' is not a whole number of at least 1"));
   ::setenv("TROUPE_LR", "slow", 1);
@@ -271,7 +278,7 @@ TEST_CASE("[T04] a flag's refusal names it once, and says between which numbers 
   ::unsetenv("TROUPE_LR");
 }
 
-TEST_CASE("[T04] a value that no registry has is refused with the nearest one that it has") {
+TEST_CASE("[U06] a value that no registry has is refused with the nearest one that it has") {
   const auto refusal = [](const std::vector<std::string>& words) -> std::string {
     try {
       check_registered_names(parse(words), help_of_width(80));
@@ -285,7 +292,7 @@ TEST_CASE("[T04] a value that no registry has is refused with the nearest one th
              Catch::StartsWith("--strategy: 'fdsp'") && Catch::Contains("did you mean fsdp? known: ddp, fsdp"));
 }
 
-TEST_CASE("[T04] a variable with a short name is refused if one letter is wrong, and the launcher's own are not") {
+TEST_CASE("[U06] a variable with a short name is refused if one letter is wrong, and the launcher's own are not") {
   ::setenv("TROUPE_LRR", "3", 1);
   CHECK_THAT(refused({}), Catch::Contains("did you mean TROUPE_LR?"));
   ::unsetenv("TROUPE_LRR");
@@ -300,7 +307,7 @@ TEST_CASE("[T04] a variable with a short name is refused if one letter is wrong,
   }
 }
 
-TEST_CASE("[T04] a page of help is wrapped in the column of its texts") {
+TEST_CASE("[U06] a page of help is wrapped in the column of its texts") {
   CHECK(wrapped_page("  --a N   one two three four five six\n", 30) ==
         "  --a N   one two three four\n          five six\n");
   CHECK(wrapped_page("  short   text\n\nnext\n", 20) == "  short   text\n\nnext\n");

@@ -5,7 +5,7 @@
 
 using namespace troupe;
 
-TEST_CASE("[T05] settings that are slow on this machine are named, each with a remedy, and others are not") {
+TEST_CASE("[U06] settings that are slow on this machine are named, each with a remedy, and others are not") {
   SlowFacts facts;
   CHECK(slow_lines(facts).empty());
   facts.autocast = true, facts.autocast_dtype = "bf16", facts.computes_fp16 = false;
@@ -27,7 +27,7 @@ TEST_CASE("[T05] settings that are slow on this machine are named, each with a r
   CHECK(slow_lines(facts).size() == 3);
 }
 
-TEST_CASE("[T05] a CPU's instructions for half precision are whole words of /proc/cpuinfo") {
+TEST_CASE("[U06] a CPU's instructions for half precision are whole words of /proc/cpuinfo") {
   const std::string old = "model name\t: Intel(R) bf16x CPU\nflags\t\t: fpu avx512f avx512_vnni\n";
   CHECK_FALSE(computes_bf16(old));
   CHECK_FALSE(computes_fp16(old));
@@ -38,7 +38,7 @@ TEST_CASE("[T05] a CPU's instructions for half precision are whole words of /pro
   CHECK_FALSE(computes_bf16(""));
 }
 
-TEST_CASE("[T05] autocast is judged on the CPU alone, and only if it is asked for") {
+TEST_CASE("[U06] autocast is judged on the CPU alone, and only if it is asked for") {
   Config config;
   CHECK_FALSE(slow_facts(config, c10::Device(c10::kCPU), 2).autocast);
   config.use_amp = true;
