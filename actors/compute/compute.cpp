@@ -311,8 +311,7 @@ void Compute::run_step_again(const Decision& decision, StepReport& report) {
   core_.strategy->end_step(decision.used, decision.rebuild, false);
   forget_micro_batches();
   runner_.move_on();
-  report.committed = false;
-  report.repeat = true;
+  report.committed = false, report.repeat = true;
   report.reason = "a replica was healed";
 }
 
@@ -354,8 +353,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
   try {
     snapshots_.take_if_due(optimizer, /*in_step=*/true);
     if (shares_per_rank() > 0 && end_share(optimizer, lr)) {
-      report.committed = false;
-      report.pending = true;
+      report.committed = false, report.pending = true;
       return report;
     }
     const auto wait_started = std::chrono::steady_clock::now();
@@ -385,8 +383,6 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     const bool is_first = !optimizer_bytes_;
     if (is_first) note_optimizer(optimizer);
     if (late_) {
-      if (core_.on_update)
-        core_.refuse("on_update", "with vote late the device decides whether a step is applied", "leave vote late out");
       late_->settle_by(decision);
       late_->commit(decision, optimizer, lr);
       end_step();

@@ -80,7 +80,6 @@ class Compute {
   /// `step` and with the membership.
   const std::vector<std::int64_t>& batch_split() const noexcept { return pace_.batch_split(); }
 
-  /// As ComputeCore has it.
   void set_on_update(std::function<void(std::int64_t step)> update) { core_.on_update = std::move(update); }
   /// As StateHealing has them.
   std::map<std::string, std::string>& notes() noexcept { return healing_.notes(); }

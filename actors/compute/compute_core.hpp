@@ -90,8 +90,8 @@ struct ComputeCore {
   std::shared_ptr<torch::nn::Module> model;
   std::unique_ptr<Strategy> strategy;
   LossScaler loss_scaler;  ///< changes with each step's decision, the same on all ranks
-  /// What the program does to the parameters itself, once the step of that number has updated them: before a failure can
-  /// part ranks that have done it from others.
+  /// What the program does to the parameters itself, once the step of that number has updated them: before a failure
+  /// can part ranks that have done it from others.
   std::function<void(std::int64_t step)> on_update;
 };
 

@@ -107,6 +107,8 @@ void LateVote::settle_by(const Decision& decision) {
 }
 
 void LateVote::commit(const Decision& decision, Optimizer& optimizer, double lr) {
+  if (core_.on_update)
+    core_.refuse("on_update", "with vote late the device decides whether a step is applied", "leave vote late out");
   core_.capability<LateVoting>()->end_step_on_device(decision.used, decision.rebuild, decision_);
   fault_point("committed", core_.step());
   optimizer.step_unless(decision_.skip, lr);

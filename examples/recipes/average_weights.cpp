@@ -4,7 +4,6 @@
 //   build/release/launch/troupe launch --nproc 2 build/release/examples/recipes/average_weights
 //
 // expect: a held-out accuracy after each epoch, and the end of the run five epochs after its best.
-#include <cereal/types/utility.hpp>
 #include <troupe/troupe.hpp>
 
 // Is a point outside of a sphere? One training label in four is wrong, so that training too long does harm.
@@ -50,17 +49,17 @@ troupe::Loss loss(Averaged& model, const troupe::Batch& batch) {
 }
 
 troupe::Callbacks average_and_stop(troupe::Rank& rank, Averaged& model) {
-  // The best accuracy and the epochs since then; with the checkpoints, so that a resumed run counts on.
-  auto progress = std::make_shared<std::pair<double, int>>();
-  rank.state("progress", *progress);
+  // With the checkpoints, so that a resumed run counts on.
+  auto best = std::make_shared<double>(0), epochs_since = std::make_shared<double>(0);
+  rank.state("best", *best);
+  rank.state("epochs_since", *epochs_since);
   return {.on_update = [model](std::int64_t) mutable { model->update(0.99); },
           .on_validation =
-              [progress](const troupe::ValidationReport& report) {
-                auto& [best, since] = *progress;
-                since = report.accuracy > best ? 0 : since + 1;
-                best = std::max(best, report.accuracy);
+              [best, epochs_since](const troupe::ValidationReport& report) {
+                *epochs_since = report.accuracy > *best ? 0 : *epochs_since + 1;
+                *best = std::max(*best, report.accuracy);
               },
-          .should_stop = [progress] { return progress->second == 5; }};
+          .should_stop = [epochs_since] { return *epochs_since == 5; }};
 }
 
 void declare(troupe::Config& config) {  // what the settings are if nothing is said

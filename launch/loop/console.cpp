@@ -106,7 +106,8 @@ std::string progress_bar(const MetricsReport& report, std::size_t columns) {
 std::string validation_line(const ValidationReport& report) {
   auto line = formatted("epoch %lld  held-out loss %s", static_cast<long long>(report.epoch) + 1,
                         loss_text(report.loss).c_str());
-  if (report.accuracy > 0) line += formatted("  accuracy %.2f%%", 100 * report.accuracy);  // else the program counts none
+  if (report.accuracy > 0)
+    line += formatted("  accuracy %.2f%%", 100 * report.accuracy);  // else the program counts none
   line += formatted(" of %.0f", report.samples);
   if (report.best) line += "  (best so far)";
   return line;

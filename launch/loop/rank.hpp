@@ -189,11 +189,11 @@ class Rank {
   void keep_checkpoints(torch::optim::Optimizer& optimizer);
   /// Held-out data, by the config's settings: evaluated at the end of every `validate_every`-th epoch, and once more
   /// where the run ends within one, unless it was stopped. Every sample counts once, whatever the number of ranks; loss
-  /// and accuracy go to the run's records, and the checkpoint of the best accuracy, or of the lowest loss if the program
-  /// counts no correct samples, is marked `best`. A loop over uneven batches has no epochs and is evaluated at its end.
-  /// `loss` is called as in the loop, but in eval mode and without gradients. Once, after distribute and before the
-  /// loader; what `loss` refers to must outlive the loop, which goes through rank.loader or rank.uneven: in another
-  /// nothing is evaluated. Throws Error(usage).
+  /// and accuracy go to the run's records, and the checkpoint of the best accuracy, or of the lowest loss if the
+  /// program counts no correct samples, is marked `best`. A loop over uneven batches has no epochs and is evaluated at
+  /// its end. `loss` is called as in the loop, but in eval mode and without gradients. Once, after distribute and
+  /// before the loader; what `loss` refers to must outlive the loop, which goes through rank.loader or rank.uneven: in
+  /// another nothing is evaluated. Throws Error(usage).
   void validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss);
   /// A metric of the program's own, in all records beside the loss: any rank may log any name in any step, also from
   /// within the loss function, of training and of validation. A mean is over micro-batches and ranks, weighted as their

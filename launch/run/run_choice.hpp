@@ -15,7 +15,7 @@ struct RunSettings {
   /// or RUN@STEP: a run's folder, or its name below runs/. A checkpoint's path, or that of a folder of them; its name
   /// in checkpoint_dir, `best` among them.
   std::string resume;
-  bool validate_only = false;  ///< what `resume` names is only read: by a run apart, with a folder that is new
+  bool validate_only = false;   ///< what `resume` names is only read: by a run apart, with a folder that is new
   bool asked_to_resume = true;  ///< false: the program wants an earlier run without a --resume
 };
 

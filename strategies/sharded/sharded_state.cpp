@@ -102,7 +102,6 @@ std::map<std::string, at::ScalarType> moment_types(Optimizer& optimizer, Communi
 
 std::vector<TensorPart> ShardedStrategy::state_parts(Optimizer& optimizer, int rank, int world_size) {
   torch::NoGradGuard no_grad;
-  parameters_->check_unchanged(name());
   shard_optimizer(optimizer);
   const auto& parameters = parameters_->parameters();
   const auto& flats = parameters_->flats();

@@ -384,10 +384,6 @@ void ShardedStrategy::roll_back() {
   buffers_->roll_back();
 }
 
-std::chrono::nanoseconds ShardedStrategy::time_waited() const {
-  return gathers_ ? gathers_->counts().waited_time : std::chrono::nanoseconds(0);
-}
-
 void ShardedStrategy::after_update() {
   parameters_->publish();
   if (!rebuild_pending_) return;
@@ -399,12 +395,7 @@ void ShardedStrategy::after_update() {
 }
 
 void ShardedStrategy::begin_evaluation() {
-  parameters_->check_unchanged(name());
   if (gathers_) gathers_->begin_evaluation();
-}
-
-void ShardedStrategy::end_evaluation() {
-  if (gathers_) gathers_->end_phase();
 }
 
 void ShardedStrategy::shard_optimizer(Optimizer& optimizer) {

@@ -87,8 +87,12 @@ class ShardedStrategy final : public Strategy,
   void roll_back() override;
   void after_update() override;
   void begin_evaluation() override;
-  void end_evaluation() override;
-  std::chrono::nanoseconds time_waited() const override;
+  void end_evaluation() override {
+    if (gathers_) gathers_->end_phase();
+  }
+  std::chrono::nanoseconds time_waited() const override {
+    return gathers_ ? gathers_->counts().waited_time : std::chrono::nanoseconds(0);
+  }
   std::vector<TimedInterval> take_device_waits() override {
     return gathers_ ? gathers_->take_device_waits() : std::vector<TimedInterval>();
   }
@@ -154,8 +158,7 @@ class ShardedStrategy final : public Strategy,
   std::optional<Restored> restored_;
   std::map<std::string, std::map<std::string, at::Tensor>>
       restored_moments_;  // by parameter and slot, until an optimizer takes them
-  int placings_ = 0;
-  int settling_ = 0;                         // steps until the process's memory is what it will be
+  int placings_ = 0, settling_ = 0;          // settling_: steps until the process's memory is what it will be
   std::map<const Optimizer*, int> sharded_;  // at which placing
   std::vector<std::int32_t> last_arrival_;
   std::int64_t step_ = 0;

@@ -85,9 +85,9 @@ struct Job {
   int staleness = 0;                   ///< parameter_server, on one rank: a step is one update more than this
   int verify_every = 0;
   int snapshot_every = 10;
-  bool desk = false;  ///< the program logs metrics and has a state, which must say what the records say
+  bool desk = false;     ///< the program logs metrics and has a state, which must say what the records say
   bool touched = false;  ///< on_update: the program itself scales the parameters
-  int validate = 0;   ///< held-out samples; 0: none
+  int validate = 0;      ///< held-out samples; 0: none
 
   // What happens.
   std::string event = "none";  ///< none, resume, infinite (a gradient of kChangeStep), kill (a rank, which is
@@ -119,8 +119,8 @@ struct Job {
   NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                            \
       WHAT, comm_hook, powersgd_rank, broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing,    \
       amp, loss_scaler, loss_scale_interval, on_not_finite, sync_every, outer_momentum, fragments, overlap, switch_at, \
-      staleness, verify_every, snapshot_every, desk, touched, validate, event, resume_ranks, resume_batch, resume_strategy,     \
-      kill_at, hurt_step, hurt_rank, again, seed))
+      staleness, verify_every, snapshot_every, desk, touched, validate, event, resume_ranks, resume_batch,             \
+      resume_strategy, kill_at, hurt_step, hurt_rank, again, seed))
 
 inline void to_json(nlohmann::json& nlohmann_json_j, const Job& nlohmann_json_t) {
   TROUPE_JOB_FIRST(NLOHMANN_JSON_TO)

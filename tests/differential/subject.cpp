@@ -109,8 +109,8 @@ Config config_of(const Job& job, const std::string& folder) {
   return config;
 }
 
-// What the program logged as its loss is what the record has as the loss. With `masked`, a batch in which nothing counts
-// logs nothing, and its loss may yet be no number.
+// What the program logged as its loss is what the record has as the loss. With `masked`, a batch in which nothing
+// counts logs nothing, and its loss may yet be no number.
 std::string desk_fault(const nlohmann::json& entry, double loss, const std::string& prefix, bool masked) {
   const auto own = entry.find("own");
   const auto name = prefix + "own loss";
