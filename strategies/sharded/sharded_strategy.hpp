@@ -157,7 +157,7 @@ class ShardedStrategy final : public Strategy,
   ShardSnapshots snapshots_;
   std::optional<Restored> restored_;
   std::map<std::string, std::map<std::string, at::Tensor>>
-      restored_moments_;  // by parameter and slot, until an optimizer takes them
+      restored_moments_;                     // by parameter and slot, until an optimizer takes them
   int placings_ = 0, settling_ = 0;          // settling_: steps until the process's memory is what it will be
   std::map<const Optimizer*, int> sharded_;  // at which placing
   std::vector<std::int32_t> last_arrival_;
