@@ -16,7 +16,7 @@ namespace troupe {
 struct Callbacks {
   /// The optimizer has updated the parameters: the place for what the program does to them itself, an average or a
   /// clamp. Once for each step that is applied, on every rank, before any other can be lost. No collectives. Refused
-  /// with sharded strategies, whose ranks hold parts of the parameters, and with vote late.
+  /// with pipelines and sharded strategies, whose ranks hold parts of the parameters, and with vote late.
   std::function<void(std::int64_t step)> on_update;
   /// A step is over, applied or skipped (StepReport::committed). Not for steps that come again. No collectives.
   std::function<void(const StepReport& report)> on_step;

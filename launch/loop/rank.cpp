@@ -290,6 +290,9 @@ void Rank::add_state(const std::string& name, OwnStateAccess access) {
 }
 
 void Rank::set_callbacks(Callbacks callbacks) {
+  if (callbacks.on_update && config_.strategy == "pipeline")
+    throw Error(ErrorCode::usage, "on_update", "with strategy pipeline a rank has the parameters of its own stage only",
+                "take another strategy, or leave on_update out");
   system_.compute().set_on_update(callbacks.on_update);
   parts_->callbacks = std::move(callbacks);
 }

@@ -117,7 +117,7 @@ SHARDED = ("fsdp", "fsdp/gathered", "shard_grad_op", "hybrid_shard", "no_shard",
 
 
 def keeps_parts(strategy):
-    return strategy in SHARDED or "fsdp" in strategy
+    return strategy in SHARDED
 
 
 def is_mesh(strategy):
@@ -232,6 +232,8 @@ REFUSED = [
             "powersgd keeps what it owes by bucket of gradients"),
     Refusal("touched strategy resume_strategy", lambda j: j["touched"] and any_phase(j, keeps_parts),
             "the program itself has changed …"),
+    Refusal("touched strategy", lambda j: j["touched"] and j["strategy"].startswith("pipeline"),
+            "a rank has the parameters of its own stage only"),
     Refusal("strategy ranks resume_ranks", lambda j: any(s == "hybrid_shard" and r > 1 and r % 2 for r, _, s in phases(j)),
             "so their shards do not match"),
     Refusal("odd strategy switch_at", lambda j: j["odd"] == "bfloat16" and (is_local(j) or any_phase(j, lambda s: s in LOCAL)),
@@ -325,8 +327,6 @@ def settle_once(job):
         simple("samples", "drop_last", "loss")  # or no step is applied
         if job["backend"] == "gloo" or job["strategy"] == "fsdp/gathered":  # parameters are not there at all
             simple("touched")
-    if job["strategy"].startswith("pipeline"):  # those of other stages are not there
-        simple("touched")
     if not is_local(job):
         simple("sync_every")
     if trains_apart(job):
