@@ -39,7 +39,7 @@ std::string base_file(const testing::ScratchDirectory& folder) {
       run_recipe("low_rank_adapters", {"--adapter_rank", "0", "--epochs", "2", "--checkpoint_dir", folder / "base"});
   INFO(trained.output);
   REQUIRE(trained.code == 0);
-  const auto file = folder / "base.safetensors";
+  auto file = folder / "base.safetensors";
   REQUIRE(testing::RunningProcess({TROUPE_PROGRAM, "checkpoint", "convert", folder / "base", file}).finish().code == 0);
   return file;
 }
