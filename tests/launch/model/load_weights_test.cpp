@@ -8,6 +8,7 @@
 #include "tensor_io/checkpoint/safetensors.hpp"
 #include "tensor_io/data/datasets.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/judged_net.hpp"
 #include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
@@ -60,13 +61,7 @@ void check_has(const torch::nn::Module& model, const NamedTensors& weights) {
 
 std::string weights_refusal(torch::nn::Module& model, const std::string& path, const LoadOptions& options,
                             ErrorCode code) {
-  try {
-    load_weights(model, path, options);
-  } catch (const Error& error) {
-    CHECK(error.code() == code);
-    return error.what();
-  }
-  return "no error";
+  return error_of(code, [&] { load_weights(model, path, options); });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "tensor_io/checkpoint/plain_archive.hpp"
 #include "tensor_io/checkpoint/safetensors.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/scratch_directory.hpp"
 #include "tests/support/training_state.hpp"
 
@@ -21,13 +22,7 @@ struct NetImpl : torch::nn::Module {
 };
 
 std::string mismatch_of(torch::nn::Module& model, const InitialModelOptions& options, ErrorCode code) {
-  try {
-    load_initial_model(model, options);
-  } catch (const Error& error) {
-    CHECK(error.code() == code);
-    return error.what();
-  }
-  return "no error";
+  return error_of(code, [&] { load_initial_model(model, options); });
 }
 
 }  // namespace

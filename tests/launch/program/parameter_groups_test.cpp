@@ -12,6 +12,7 @@
 #include "tensor_io/data/datasets.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/judged_net.hpp"
 #include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
@@ -62,13 +63,7 @@ std::string groups_text(const torch::nn::Module& model, const std::string& no_de
 }
 
 std::string refusal_of(const torch::nn::Module& model, const std::string& no_decay, const ParameterRules& rules = {}) {
-  try {
-    groups_text(model, no_decay, rules);
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::usage);
-    return error.what();
-  }
-  return "no error";
+  return testing::error_of(ErrorCode::usage, [&] { groups_text(model, no_decay, rules); });
 }
 
 struct GroupedCellImpl : torch::nn::Module {
