@@ -55,6 +55,7 @@ BestValidation BestValidation::read(const std::map<std::string, std::string>& te
 
 void BestValidation::write(std::map<std::string, std::string>& texts) const {
   texts[kBest] = formatted("%.17g", accuracy);
+  texts.erase(kBestLoss);
   if (std::isfinite(loss)) texts[kBestLoss] = formatted("%.17g", loss);
 }
 
