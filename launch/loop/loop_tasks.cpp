@@ -19,11 +19,13 @@
 namespace troupe {
 namespace {
 
-constexpr const char* kEnough = "enough";  // of Compute::notes: steps done
+// Of Compute::notes.
+constexpr const char* kEnough = "enough";    // steps done
+constexpr const char* kResumed = "resumed";  // steps and tasks done
 
-RunCheckpoints::Position position_in(const DataPosition& data) {
+RunCheckpoints::Position position_in(const DataPosition& data, std::int64_t tasks_done) {
   const auto cursor = data.cursor();
-  return {cursor.epoch, cursor.step, 0, data.source() != nullptr ? data.source()->facts() : DataFacts{}};
+  return {cursor.epoch, cursor.step, 0, data.source() != nullptr ? data.source()->facts() : DataFacts{}, tasks_done};
 }
 
 }  // namespace
@@ -31,52 +33,71 @@ RunCheckpoints::Position position_in(const DataPosition& data) {
 LoopTasks::LoopTasks(Rank& rank, RankParts& parts)
     : rank_(rank), parts_(parts), config_(rank.config()), compute_(parts.system.compute()) {}
 
-void LoopTasks::perform(Task first, Task last) {
+bool LoopTasks::perform(Task first, Task last) {
   for (int task = first; task <= last; ++task) {
     if (!compute_.task_due(task)) continue;
-    perform(static_cast<Task>(task));
+    if (!perform(static_cast<Task>(task))) return false;
     compute_.task_done(task);
   }
+  return true;
 }
 
-void LoopTasks::perform(Task task) {
+DueTasks LoopTasks::due() const {
+  int first = 0;
+  while (!compute_.task_due(first)) ++first;
+  return {first, first <= std::max<int>(program, done_before())};  // gathering a trace changes no state
+}
+
+// In Compute's notes, which newcomers get with the model.
+int LoopTasks::done_before() const {
+  const auto resumed = wholes_in(compute_.notes(), kResumed);
+  return resumed && resumed->front() == rank_.steps_done() ? static_cast<int>(resumed->back()) : 0;
+}
+
+std::int64_t LoopTasks::done_for_checkpoint() const {
+  if (are_enough()) return stop;  // should_stop is asked again
+  const int done = due().first;
+  return done == save ? save + 1 : std::min<int>(done, last_save);  // the save under way is no task of it
+}
+
+bool LoopTasks::perform(Task task) {
   const auto& position = parts_.position;
   switch (task) {
     case trace:
-      if (!parts_.trace.gather(compute_, parts_.records)) return;
+      if (!parts_.trace.gather(compute_, parts_.records)) return true;
       compute_.begin_step_time();
       parts_.times.begin_forward();
-      return;
+      return true;
     case program: {
-      if (!between_steps_) return;
+      if (!between_steps_) return true;
       parts_.own_state.begin_task(task);
       ModuleModes modes(*parts_.model);
       between_steps_(rank_.steps_done());
       modes.forget();
-      return;
+      return true;
     }
     case epoch:
-      if (!parts_.callbacks.on_epoch || !position.epoch_is_over()) return;
+      if (!parts_.callbacks.on_epoch || !position.epoch_is_over()) return true;
       parts_.own_state.begin_task(task);
       parts_.callbacks.on_epoch(position.cursor().epoch - 1);
-      return;
+      return true;
     case validation:
       if (const auto epoch = position.cursor().epoch;
           position.epoch_is_over() && epoch % std::max<std::int64_t>(1, config_.validate_every) == 0)
-        validate(epoch - 1, true);
-      return;
-    case stop: ask_to_stop(); return;
+        return validate(epoch - 1, true);
+      return true;
+    case stop: ask_to_stop(); return true;
     case save:
       if (saves_now()) write_checkpoint();
-      return;
+      return true;
     case last_validation:
-      if (rank_.stop_requested()) return;
       if (config_.validate_only || !position.epoch_is_over())
-        validate(position.cursor().epoch - (position.epoch_is_over() ? 1 : 0), false);
-      return;
+        return validate(position.cursor().epoch - (position.epoch_is_over() ? 1 : 0), false);
+      return true;
     case last_save:
-      if (!saves_now()) write_checkpoint();
+      if (!saved_now()) write_checkpoint();
   }
+  return true;
 }
 
 void LoopTasks::end(bool well) noexcept {
@@ -96,11 +117,12 @@ void LoopTasks::gather_trace_if_due() {
   rank_.retry([&] { perform(trace, trace); });
 }
 
-void LoopTasks::validate(std::int64_t epoch, bool may_be_best) {
-  if (!validation_) return;
+bool LoopTasks::validate(std::int64_t epoch, bool may_be_best) {
+  if (!validation_) return true;
+  if (rank_.stop_requested()) return false;
   auto report = validation_->run();
   parts_.records.begin();
-  if (!report) return;
+  if (!report) return false;
   report->epoch = epoch;
   if (may_be_best && (BestValidation::of(compute_).is_beaten_by(*report) || is_best())) {
     report->best = true;
@@ -108,9 +130,10 @@ void LoopTasks::validate(std::int64_t epoch, bool may_be_best) {
   }
   parts_.records.add(*report, validation_->held_out());
   if (config_.validate_only && !parts_.records.are_shown() && rank_.is_main()) print_line(validation_line(*report));
-  if (!parts_.callbacks.on_validation) return;
+  if (!parts_.callbacks.on_validation) return true;
   parts_.own_state.begin_task(may_be_best ? validation : last_validation);
   parts_.callbacks.on_validation(*report);
+  return true;
 }
 
 // In Compute's notes, which newcomers get with the model. A rank that is not to be asked has none of the callbacks.
@@ -122,12 +145,15 @@ bool LoopTasks::are_enough() const {
 void LoopTasks::ask_to_stop() {
   const auto& should_stop = parts_.callbacks.should_stop;
   const auto done = rank_.steps_done();
-  if (!should_stop || !(parts_.position.epoch_is_over() || done % config_.log_interval == 0)) return;
+  const bool again = done_before() > 0;
+  if (!should_stop || !(again || parts_.position.epoch_is_over() || done % config_.log_interval == 0)) return;
   auto says = at::full({1}, should_stop() ? 1.0 : 0.0, at::kDouble);
   rank_.all_reduce(says, ReduceOp::max, "should_stop");
   if (says.item<double>() == 0) return;
   compute_.notes()[kEnough] = std::to_string(done);
-  parts_.records.note("notice", "the program ends the run after step " + std::to_string(done));
+  parts_.records.note("notice", (again ? "nothing is left to train: the program's should_stop ends the run at step "
+                                       : "the program ends the run after step ") +
+                                    std::to_string(done));
 }
 
 bool LoopTasks::saves_now() const {
@@ -135,11 +161,13 @@ bool LoopTasks::saves_now() const {
   return is_best() || (config_.save_every > 0 && done > 0 && done % config_.save_every == 0);
 }
 
+bool LoopTasks::saved_now() const { return saves_now() && !compute_.task_due(save); }
+
 void LoopTasks::write_checkpoint() {
   if (!checkpoints_ || config_.validate_only) return;
   const TraceSpan span("checkpoint", TraceEvent::Kind::phase);
   const auto started = std::chrono::steady_clock::now();
-  checkpoints_->save(position_in(parts_.position), is_best());
+  checkpoints_->save(position_in(parts_.position, done_for_checkpoint()), is_best());
   parts_.records.add_checkpoint(milliseconds_since(started));
 }
 
@@ -155,12 +183,10 @@ void LoopTasks::run() {
   if (rank_.steps_done() > 0) gather_trace_if_due();  // once more, where a rank was lost after it
   if (checkpoints_) checkpoints_->look();
   rank_.retry([&] {
-    int first_due = 0;
-    while (!compute_.task_due(first_due)) ++first_due;
-    const DueTasks due{first_due, first_due <= program};  // gathering a trace changes no state
-    parts_.own_state.settle(due);
-    parts_.own_state.keep_if_needed(due);
-    if (rank_.steps_done() > 0) perform(program, save);
+    if (const int before = done_before(); before > 0 && compute_.task_due(before - 1)) compute_.task_done(before - 1);
+    parts_.own_state.settle(due());
+    parts_.own_state.keep_if_needed(due());
+    if (rank_.steps_done() > 0) (void)perform(program, save);
   });
 }
 
@@ -171,7 +197,8 @@ bool LoopTasks::end_of_steps() {
   parts_.records.begin();
   run();
   if (compute_.steps_done() < done) return false;
-  perform(last_validation, last_save);
+  const bool cut_off = done > 0 && rank_.stop_requested() && compute_.task_due(stop);
+  if ((cut_off || !perform(last_validation, last_save)) && !saved_now()) write_checkpoint();
   // No rank leaves before the others are done, and the last checkpoint is on disk: one that is lost meanwhile can still
   // be replaced.
   std::string checkpoint;
@@ -184,9 +211,9 @@ bool LoopTasks::end_of_steps() {
 
 void LoopTasks::report_end(const std::string& checkpoint) {
   if (config_.validate_only) return;
-  if (resumed_at_ > 0 && rank_.steps_done() == resumed_at_ && !rank_.stop_requested()) {
-    const bool by_steps = config_.max_steps > 0 && resumed_at_ >= config_.max_steps;
-    parts_.records.log("nothing is left to train: the run was finished at step " + std::to_string(resumed_at_) + "; " +
+  if (const auto done = rank_.steps_done(); done_before() > 0 && !are_enough() && !rank_.stop_requested()) {
+    const bool by_steps = config_.max_steps > 0 && done >= config_.max_steps;
+    parts_.records.log("nothing is left to train: the run was finished at step " + std::to_string(done) + "; " +
                        (by_steps ? "raise --max_steps (" + std::to_string(config_.max_steps)
                                  : "raise --epochs (" + std::to_string(config_.epochs)) +
                        ") to go on");
@@ -227,11 +254,12 @@ void LoopTasks::keep_checkpoints(Optimizer& optimizer) {
     rank_.retry([&] {
       const auto position =
           checkpoints_->resume(config_.resume, [this](const std::string& line) { parts_.records.log(line); });
-      resumed_at_ = rank_.steps_done();
       parts_.position.resume_at({position.epoch, position.step_in_epoch}, position.round, position.data);
+      if (!config_.validate_only)
+        compute_.notes()[kResumed] =
+            std::to_string(rank_.steps_done()) + " " + std::to_string(position.tasks_done.value_or(save + 1));
     });
   }
-  if (compute_.membership().generation == 1) compute_.task_done(save);
 }
 
 void LoopTasks::validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss) {
@@ -262,8 +290,10 @@ void LoopTasks::refuse_late(const char* call, bool called) const {
 
 void LoopTasks::save_if_parked(const Error& error) {
   if (checkpoints_ && !config_.validate_only && parts_.position.has_loop() && error.code() == ErrorCode::parked &&
-      error.report().rank == rank_.rank())
-    checkpoints_->save_alone(position_in(parts_.position));
+      error.report().rank == rank_.rank()) {
+    parts_.own_state.go_back(due());
+    checkpoints_->save_alone(position_in(parts_.position, done_for_checkpoint()));
+  }
 }
 
 }  // namespace troupe

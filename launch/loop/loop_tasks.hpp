@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "launch/loop/own_state.hpp"
 #include "launch/loop/rank.hpp"
 #include "launch/loop/run_checkpoints.hpp"
 #include "launch/loop/validation.hpp"
@@ -55,9 +56,9 @@ class LoopTasks {
   void end(bool well) noexcept;
 
  private:
-  /// What all ranks do together between two steps, and after the last one, in this order, in every loop through a
-  /// loader. Where the loss of a rank interrupts one, all ranks do it again, the newcomer too, and those after it;
-  /// those before it are done.
+  /// Their numbers are in checkpoints. What all ranks do together between two steps, and after the last one, in this
+  /// order, in every loop through a loader. Where the loss of a rank interrupts one, all ranks do it again, the
+  /// newcomer too, and those after it; those before it are done.
   enum Task : std::uint8_t {
     trace,       ///< gathering it
     program,     ///< the program's own work (Rank::between_steps)
@@ -68,14 +69,21 @@ class LoopTasks {
     last_validation,
     last_save
   };
-  /// Those from `first` to `last` that are due. Throws what they throw; then all ranks are to come here again.
-  void perform(Task first, Task last);
-  void perform(Task task);
+  /// Those from `first` to `last` that are due. False: a signal cut one off, which the run that goes on does with those
+  /// after it. Throws what they throw; then all ranks are to come here again.
+  bool perform(Task first, Task last);
+  bool perform(Task task);
+  /// How many are done, for a checkpoint that is written now.
+  std::int64_t done_for_checkpoint() const;
+  DueTasks due() const;
+  /// How many of this step were done in the run that this one goes on from; 0: it is not the step of its checkpoint.
+  int done_before() const;
   void refuse_late(const char* call, bool called) const;
   bool is_best() const;
-  void validate(std::int64_t epoch, bool may_be_best);
+  bool validate(std::int64_t epoch, bool may_be_best);
   void ask_to_stop();
   bool saves_now() const;
+  bool saved_now() const;
   void write_checkpoint();
   void save_if_parked(const Error& error);
   void report_end(const std::string& checkpoint);
@@ -88,7 +96,6 @@ class LoopTasks {
   std::function<void(std::int64_t)> between_steps_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::shared_ptr<FolderLock> checkpoint_lock_;  // until checkpoints are kept
-  std::int64_t resumed_at_ = 0;                  // step
   std::unique_ptr<Validation> validation_;
 };
 

@@ -13,7 +13,8 @@
 
 namespace troupe {
 
-/// What is to be done between two steps: the tasks from `first` on. `all`: none that may change a state is done.
+/// What is to be done between two steps: the tasks from `first` on. `all`: this process has done none that may change a
+/// state; the run that this one goes on from may have.
 struct DueTasks {
   int first = 0;
   bool all = true;
@@ -50,6 +51,8 @@ class OwnState {
   /// back to a snapshot the states go back with it, and where a task that is due has begun before, to what
   /// they were before it.
   void settle(DueTasks due);
+  /// What a task that is due has changed is undone.
+  void go_back(DueTasks due);
   /// This task between two steps may change them.
   void begin_task(int task);
   /// What lies between two steps begins, with this task. Of a step that all may go back to a copy is kept.
@@ -58,7 +61,6 @@ class OwnState {
  private:
   bool goes_back() const;
   void take(const NamedTensors& tensors);
-  void go_back(DueTasks due);
   void heal();
 
   Rank& rank_;

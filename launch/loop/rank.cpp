@@ -162,9 +162,7 @@ void Rank::run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& ba
   parts_->micro_batches.run(batches, forward);
 }
 
-int Rank::stop_signal() const {
-  return static_cast<int>(whole_in(system_.compute().notes(), "stop_signal").value_or(0));
-}
+int Rank::stop_signal() const { return static_cast<int>(whole_in(system_.compute().notes(), kStopSignal).value_or(0)); }
 
 double Rank::learning_rate() const { return parts_->schedule.learning_rate(steps_done()); }
 
@@ -198,7 +196,7 @@ StepReport Rank::step(Optimizer& programs) {
     return report;
   }
   times.end_step(report);
-  if (report.stop_signal != 0) system_.compute().notes()["stop_signal"] = std::to_string(report.stop_signal);
+  if (report.stop_signal != 0) system_.compute().notes()[kStopSignal] = std::to_string(report.stop_signal);
   if (source != nullptr && !report.repeat) source->committed();
   if (source != nullptr) source->rewind();
   trace.update(steps_done());

@@ -21,6 +21,8 @@
 namespace troupe {
 namespace {
 
+constexpr const char* kTasksDone = "tasks_done";
+
 nlohmann::json to_json(const Error& error) {
   return {{"code", static_cast<int>(error.code())},
           {"operation", error.report().operation},
@@ -135,7 +137,8 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       const auto states = manifest.metadata.find("states");
       own_state = parts_.own_state.read(folder, states == manifest.metadata.end() ? "" : states->second,
                                         [&notes](const std::string& note) { notes.push_back(note); });
-      position = {manifest.epoch, manifest.step_in_epoch, manifest.step_in_epoch, data_of(manifest.metadata)};
+      position = {manifest.epoch, manifest.step_in_epoch, manifest.step_in_epoch, data_of(manifest.metadata),
+                  whole_in(manifest.metadata, kTasksDone)};
       const auto so_far = BestValidation::read(manifest.metadata);
       accept = [&compute, so_far, counters, metadata = manifest.metadata, step = manifest.step]() mutable {
         so_far.keep(compute);
@@ -200,7 +203,8 @@ std::string RunCheckpoints::own_state(const Position& position) const {
 }
 
 // Facts for whoever reads it; the same on all ranks.
-std::map<std::string, std::string> RunCheckpoints::metadata(const DataFacts& data) const {
+std::map<std::string, std::string> RunCheckpoints::metadata(const Position& position) const {
+  const auto& data = position.data;
   auto& compute = system_of(rank_).compute();
   auto metadata = compute.strategy().saved_state().state();
   metadata["config"] = config_to_json(rank_.config());
@@ -211,6 +215,7 @@ std::map<std::string, std::string> RunCheckpoints::metadata(const DataFacts& dat
   metadata["run"] = system_of(rank_).options().run_id;
   if (data.samples > 0) metadata["samples"] = std::to_string(data.samples);
   if (data.files != 0) metadata["files_hash"] = std::to_string(data.files);
+  if (position.tasks_done) metadata[kTasksDone] = std::to_string(*position.tasks_done);
   metadata["run_dir"] = rank_.config().run_dir;
   metadata["job"] = system_of(rank_).options().job_id;
   BestValidation::of(compute).write(metadata);
@@ -270,7 +275,7 @@ void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, 
   part->step_in_epoch = position.step_in_epoch;
   part->rank = rank;
   part->ranks = ranks;
-  part->metadata = metadata(position.data);
+  part->metadata = metadata(position);
   part->rank_state = own_state(position);
   part->tensors = std::move(parts);
   const auto live = snapshot_.take(*part);

@@ -29,8 +29,9 @@ class RunCheckpoints {
 
   struct Position {
     std::int64_t epoch = 0, step_in_epoch = 0;
-    std::int64_t round = 0;  ///< of a loop over uneven batches: step_in_epoch as it was saved
-    DataFacts data;          ///< in which the epoch is
+    std::int64_t round = 0;                  ///< of a loop over uneven batches: step_in_epoch as it was saved
+    DataFacts data;                          ///< in which the epoch is
+    std::optional<std::int64_t> tasks_done;  ///< of LoopTasks, at this step; nothing: an older checkpoint
   };
   /// Collective. Every rank reads what it needs of the checkpoint that `selector` means, see choose_checkpoint; refused
   /// ones are told to `log`. Throws on all ranks if none is good for all.
@@ -56,7 +57,7 @@ class RunCheckpoints {
   void send(const Position& position, const SaveAttempt& attempt, bool best, int rank, int ranks,
             std::vector<TensorPart> parts);
   std::string own_state(const Position& position) const;
-  std::map<std::string, std::string> metadata(const DataFacts& data) const;
+  std::map<std::string, std::string> metadata(const Position& position) const;
   bool await(bool copied, std::chrono::seconds at_most = std::chrono::seconds(60));
   void await_end();
 

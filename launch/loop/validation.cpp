@@ -69,10 +69,13 @@ bool BestValidation::is_beaten_by(const ValidationReport& report) const {
 }
 
 bool Validation::is_stopped() const {
-  const auto& status = system_of(rank_).compute().services().status;
-  auto asked = at::full({1}, process_stop_signal != 0 || status->stop_signal != 0 ? 1.0 : 0.0, at::kDouble);
-  rank_.all_reduce(asked, ReduceOp::max, "validation's stop");
-  return asked.item<double>() != 0;
+  auto& compute = system_of(rank_).compute();
+  const int mine = process_stop_signal != 0 ? process_stop_signal : compute.services().status->stop_signal;
+  auto signal = at::full({1}, static_cast<double>(mine), at::kDouble);
+  rank_.all_reduce(signal, ReduceOp::max, "validation's stop");
+  if (signal.item<double>() == 0) return false;
+  compute.notes()[kStopSignal] = std::to_string(signal.item<std::int64_t>());
+  return true;
 }
 
 std::optional<ValidationReport> Validation::run() const {

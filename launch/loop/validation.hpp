@@ -36,12 +36,12 @@ class Validation {
              std::function<Loss(const Batch&)> loss)
       : rank_(rank), model_(model), held_out_(std::move(held_out)), loss_(std::move(loss)) {}
   /// Collective. Loss and accuracy over the samples of all ranks, the same on each; and the seconds that it took.
-  /// Nothing if a rank was asked to stop meanwhile: all leave after the same batch.
+  /// Nothing if a rank was asked to stop meanwhile: all leave after the same batch, and the run is asked to stop.
   std::optional<ValidationReport> run() const;
   const Dataset& held_out() const noexcept { return *held_out_; }
 
  private:
-  /// Collective: whether a rank was asked to stop.
+  /// Collective: whether a rank was asked to stop. Then Rank::stop_signal says so.
   bool is_stopped() const;
 
   Rank& rank_;

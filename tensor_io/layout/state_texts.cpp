@@ -10,7 +10,7 @@
 namespace troupe {
 namespace {
 
-constexpr std::int64_t kMostRanks = 65'536, kMostIndex = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMostRanks = 65'536, kMostIndex = std::numeric_limits<std::int32_t>::max(), kMostTasks = 7;
 
 struct Rule {
   enum class Kind { whole, wholes, hash, real } kind = Kind::whole;
@@ -32,10 +32,12 @@ const std::map<std::string, Rule, std::less<>>& rules() {
       {"local_steps.last", {Kind::whole, 0, kMostIndex}},
       {"local_steps.next", {Kind::wholes, 0, 2 * kMostSteps}},
       {"local_steps.outer_steps", {Kind::whole, 0, kMostSteps}},
+      {"resumed", {Kind::wholes, 0, kMostSteps, 2}},
       {"samples", {Kind::whole, 0, std::numeric_limits<std::int64_t>::max()}},
       {"step", {Kind::whole, 0, kMostSteps}},
-      {"stop_signal", {Kind::whole, 0, 64}},
+      {kStopSignal, {Kind::whole, 0, 64}},
       {"switching.switches", {Kind::whole, 0, kMostSteps}},
+      {"tasks_done", {Kind::whole, 0, kMostTasks}},
       {"uneven_round", {Kind::wholes, 0, kMostSteps, 3}},
       {"world_size", {Kind::whole, 1, kMostRanks}},
   };

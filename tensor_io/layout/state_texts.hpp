@@ -17,6 +17,8 @@ inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 40;  ///< of a run
 /// A loss scaler's counters, in a rank's state.
 inline constexpr const char* kLossScale = "loss_scale";
 inline constexpr const char* kLossScaleTracker = "loss_scale_growth_tracker";
+/// Of Compute::notes: the signal by which the ranks have agreed to stop.
+inline constexpr const char* kStopSignal = "stop_signal";
 
 /// Throws Error(bad_data), whose operation is `where` and whose cause begins with `in` and the text's name, for a known
 /// text that is not what its name promises. Unknown texts are left alone. Any thread.

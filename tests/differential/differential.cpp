@@ -27,9 +27,10 @@ nlohmann::json json_of(const at::Tensor& tensor) {
 }
 
 nlohmann::json json_of(const Outcome& outcome) {
-  nlohmann::json all = {{"steps", nlohmann::json::object()},
-                        {"states", nlohmann::json::object()},
-                        {"held_out_loss", json_number(outcome.held_out_loss)}};
+  nlohmann::json all = {
+      {"steps", nlohmann::json::object()},
+      {"states", nlohmann::json::object()},
+      {"held_out_loss", json_number(outcome.held_out.empty() ? 0 : outcome.held_out.rbegin()->second)}};
   for (const auto& [number, step] : outcome.steps)
     all["steps"][std::to_string(number)] = {
         {"committed", step.committed},          {"loss", json_number(step.loss)},

@@ -49,7 +49,7 @@ DIMENSIONS = {
     "early_update": [False, True],
     "checkpointing": ["none", "block"],
     "amp": ["none", "bf16", "fp16"],
-    "validate": [0, 7],
+    "validate": [0, 7, 31],
     "loss_scaler": ["auto", "on"],
     "loss_scale_interval": [2000, 2],
     "on_not_finite": ["skip", "stop", "skip:1"],  # the last: max_skipped_steps 1
@@ -64,6 +64,7 @@ DIMENSIONS = {
     "desk": [False, True],
     "touched": [False, True],
     "event": ["none", "resume", "kill", "lose", "leave", "all", "infinite", "net", "disk", "stop"],
+    "stop_at": ["forward", "validate"],
     "resume_ranks": [0, 1, 2],
     "resume_batch": [0, 12, 24],
     "resume_strategy": ["", "ddp", "fsdp", "zero1", "local_sgd", "diloco", "gossip"],
@@ -267,7 +268,11 @@ def settle_once(job):
         if job["tie"] == "output":
             simple("tie")
     if job["event"] != "resume":
-        simple("resume_ranks", "resume_batch", "resume_strategy")
+        simple("stop_at", "resume_ranks", "resume_batch", "resume_strategy")
+    # A rank has several batches in the validation, and an epoch ends where the run is stopped.
+    per_epoch = job["samples"] // job["batch_size"] if job["drop_last"] else -(-job["samples"] // job["batch_size"])
+    if job["validate"] < 31 or job["feed"] == "uneven" or per_epoch == 0 or 4 % per_epoch:
+        simple("stop_at")
     if is_mesh(job["strategy"]):  # f32 only
         job["dtype"] = "float32"
         job["ranks"] = 4 if "/" in job["strategy"] else max(job["ranks"], 2)
@@ -479,7 +484,7 @@ NOT_IN_PYTHON = ("shuffle", "comm_hook", "amp", "switch_at", "staleness", "touch
 NOTHING_TO_PYTHON = set(
     "backend loop listed balance bucket_mb powersgd_rank broadcast_buffers static_graph early_update checkpointing loss_scaler "
     "loss_scale_interval on_not_finite sync_every outer_momentum fragments overlap verify_every snapshot_every desk kill_at hurt_step "
-    "hurt_rank".split()
+    "hurt_rank stop_at".split()
 )
 
 

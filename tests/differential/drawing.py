@@ -38,6 +38,7 @@ NEEDS = [
     ("hurt_rank", ["first"], {"event": HURTS, "ranks": [2, 3, 4]}),
     ("again", ["other"], {"event": ["kill", "net"], "ranks": [2, 3, 4]}),
     ("again", ["newcomer"], {"event": ["kill"], "ranks": [2, 3, 4]}),
+    ("stop_at", ["validate"], {"event": ["resume"], "validate": [31]}),
     ("resume_ranks", [1, 2], {"event": ["resume"]}),
     ("resume_batch", [12, 24], {"event": ["resume"]}),
     ("resume_strategy", DIMENSIONS["resume_strategy"][1:], {"event": ["resume"]}),

@@ -96,8 +96,10 @@ struct Job {
                                ///< checkpoint finds that full), stop (it stands still for a moment), hang (for so
                                ///< long that it is replaced), slow (for a while it is), leave (it leaves on notice,
                                ///< after the step)
-  int resume_ranks = 0;        ///< 0: as many as before
-  int resume_batch = 0;        ///< 0: as before
+  std::string stop_at = "forward";   ///< where the run that is resumed is stopped: forward (of its last step), validate
+                                     ///< (in the validation after that step)
+  int resume_ranks = 0;              ///< 0: as many as before
+  int resume_batch = 0;              ///< 0: as before
   std::string resume_strategy = "";  ///< empty: as before
   std::string kill_at = "backward";  ///< where a rank is hurt: a place of fault_point
   int hurt_step = kChangeStep;       ///< ... and in which step; at "save" it is that of the first checkpoint, at
@@ -119,7 +121,7 @@ struct Job {
   NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                            \
       WHAT, comm_hook, powersgd_rank, broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing,    \
       amp, loss_scaler, loss_scale_interval, on_not_finite, sync_every, outer_momentum, fragments, overlap, switch_at, \
-      staleness, verify_every, snapshot_every, desk, touched, validate, event, resume_ranks, resume_batch,             \
+      staleness, verify_every, snapshot_every, desk, touched, validate, event, stop_at, resume_ranks, resume_batch,    \
       resume_strategy, kill_at, hurt_step, hurt_rank, again, seed))
 
 inline void to_json(nlohmann::json& nlohmann_json_j, const Job& nlohmann_json_t) {

@@ -120,7 +120,7 @@ class Life {
 
   Loss loss_of(Net& net, const at::Tensor& input, const at::Tensor& target, const Place& place) {
     freeze(net, job_, rank_.steps_done());
-    stop_if_due();
+    stop_if_due(net.is_training());
     leave_if_due();
     const auto autocast = rank_.autocast();
     const auto output = net.forward(input, place);
@@ -128,7 +128,7 @@ class Life {
     if (net.is_training()) note_(note_of_output(place.step, output.scalar_type()));
     auto sum = parts.sum;
     const bool is_first = system_of(rank_).compute().data_shard().index == 0;
-    if (job_.event == "infinite" && place.step == kChangeStep && is_first)
+    if (job_.event == "infinite" && net.is_training() && place.step == kChangeStep && is_first)
       sum = sum * std::numeric_limits<double>::infinity();
     const auto correct = static_cast<double>(parts.correct);
     if (job_.desk) {
@@ -155,8 +155,9 @@ class Life {
         job_.event == "leave" && compute.membership().generation == 1 && rank_.rank() == hurt_rank_of(job_);
     if (mine && rank_.steps_done() == hurt_step_of(job_)) compute.services().status->leaves = 1;
   }
-  void stop_if_due() {
-    if (stop_after_ > 0 && rank_.steps_done() == stop_after_ - 1)
+  void stop_if_due(bool trains) {
+    const bool in_validation = job_.stop_at == "validate";
+    if (stop_after_ > 0 && trains != in_validation && rank_.steps_done() == stop_after_ - (in_validation ? 0 : 1))
       system_of(rank_).compute().services().status->stop_signal.store(SIGTERM);
   }
 
@@ -183,6 +184,10 @@ class Life {
     callbacks.on_step = [this](const StepReport& report) {
       counted_[0] += 1;
       counted_[1] += static_cast<double>(report.step);
+    };
+    callbacks.on_validation = [this](const ValidationReport& report) {
+      counted_[2] += 1;
+      counted_[3] += static_cast<double>(report.step);
     };
     if (job_.touched) callbacks.on_update = [&net](std::int64_t) { touch(unique_parameters(net)); };
     return callbacks;
@@ -262,7 +267,7 @@ class Life {
   Rank& rank_;
   std::int64_t stop_after_;
   const TakeNote& note_;
-  at::Tensor counted_ = at::zeros({2}, at::kDouble);  // steps, and the sum of their numbers
+  at::Tensor counted_ = at::zeros({4}, at::kDouble);  // steps and the sum of their numbers; validations, after which
 };
 
 }  // namespace

@@ -36,6 +36,7 @@ class PlainRun {
     phase(job_.event == "resume" ? kResumeStep : 0);
     if (job_.event == "resume") {
       resume();
+      if (cut_off_) hold_out();
       phase(0);
     }
     return std::move(outcome_);
@@ -69,7 +70,9 @@ class PlainRun {
     const auto last = until > 0 ? std::min(total_, until) : total_;
     while (step_ < last) {
       step(data_.of_step(step_));
-      if (data_.step_done()) hold_out();
+      if (!data_.step_done()) continue;
+      cut_off_ = step_ == until;  // docs/checkpoints.md: the run that goes on does it
+      if (!cut_off_) hold_out();
     }
     if (until == 0 && data_.is_within_epoch()) hold_out();
     keep_state();
@@ -354,7 +357,7 @@ class PlainRun {
       sum += loss.sum.item<double>();
       count += loss.count;
     }
-    outcome_.held_out_loss = sum / static_cast<double>(std::max<std::int64_t>(1, count));
+    outcome_.held_out[step_] = sum / static_cast<double>(std::max<std::int64_t>(1, count));
   }
 
   void keep_state() { outcome_.states[step_] = state_of(replicas_); }
@@ -370,6 +373,7 @@ class PlainRun {
   GradientsApart apart_;
   Outcome outcome_;
   std::int64_t step_ = 0, total_ = 0;
+  bool cut_off_ = false;  // a validation, by the end of the run that is resumed
 };
 
 }  // namespace

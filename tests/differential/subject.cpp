@@ -5,6 +5,7 @@
 
 #include "launch/launcher/start_over.hpp"
 #include "launch/network/agent_link.hpp"
+#include "launch/process/formatted.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tests/differential/life.hpp"
@@ -132,9 +133,9 @@ void read_metrics(const std::string& path, Outcome& outcome, const Job& job) {
       return entry.contains(name) && entry[name].is_number() ? entry[name].get<double>() : std::nan("");
     };
     if (entry["kind"] == "validation") {
-      outcome.held_out_loss = number("validation_metrics/loss");
+      const auto loss = outcome.held_out[entry["step"]] = number("validation_metrics/loss");
       if (job.desk && outcome.error.empty())
-        outcome.error = desk_fault(entry, outcome.held_out_loss, "validation_metrics/", job.loss == "masked");
+        outcome.error = desk_fault(entry, loss, "validation_metrics/", job.loss == "masked");
     }
     if (entry["kind"] != "train") continue;
     const auto step = entry["step"].get<std::int64_t>() - 1;
@@ -153,16 +154,27 @@ void read_metrics(const std::string& path, Outcome& outcome, const Job& job) {
 void read_checkpoints(const std::string& folder, Outcome& outcome) {
   for (const auto& entry : list_checkpoints(folder)) {
     auto& state = outcome.states[entry.step];
-    for (const auto& [name, tensor] : load_checkpoint(folder, entry.path).state.tensors) {
+    const auto saved = load_checkpoint(folder, entry.path);
+    const bool owes_validation = saved.state.metadata.at("tasks_done") == "3";  // docs/formats.md
+    for (const auto& [name, tensor] : saved.state.tensors) {
       if (name != "state.counted") {
         state[name] = tensor;
         continue;
       }
       const auto done = static_cast<double>(entry.step);
-      if (!at::equal(tensor, torch::tensor({done, done * (done - 1) / 2}, at::kDouble)))
-        outcome.error = "after step " + std::to_string(entry.step) + " the program's state has counted " +
-                        std::to_string(tensor[0].item<double>()) + " steps whose numbers add up to " +
-                        std::to_string(tensor[1].item<double>());
+      double validations = 0, after = 0;
+      for (const auto& validation : outcome.held_out) {
+        const auto step = validation.first;
+        if (step > entry.step || (step == entry.step && owes_validation)) break;
+        validations += 1;
+        after += static_cast<double>(step);
+      }
+      if (!at::equal(tensor, torch::tensor({done, done * (done - 1) / 2, validations, after}, at::kDouble)))
+        outcome.error = formatted(
+            "after step %g the program's state has counted %g steps whose numbers add up to %g, "
+            "and %g validations after %g; right are %g, %g, %g, %g",
+            done, tensor[0].item<double>(), tensor[1].item<double>(), tensor[2].item<double>(),
+            tensor[3].item<double>(), done, done * (done - 1) / 2, validations, after);
     }
   }
 }
@@ -268,7 +280,7 @@ Outcome subject(const Job& job, const std::string& folder, Order& order, Ranks r
   Outcome recorded;
   read_metrics(config.run_dir + "/metrics.jsonl", recorded, job);
   outcome.error = recorded.error;
-  outcome.held_out_loss = recorded.held_out_loss;
+  outcome.held_out = recorded.held_out;
   outcome.twice = recorded.twice;
   if (!outcome.error.empty()) return outcome;
   if (job.loop == "framework") {

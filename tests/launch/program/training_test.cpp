@@ -232,7 +232,7 @@ TEST_CASE(
   CHECK(errors == std::vector<std::string>{"", ""});
   CHECK((validated == std::map<int, int>{{0, 2}, {1, 2}}));
   const auto state = load_checkpoint(folder.path(), "latest").state;
-  CHECK(state.step == 13);  // an epoch of 12, and the step whose vote says that it is the last
+  CHECK(state.step == 12);  // the epoch: no step follows
 }
 
 TEST_CASE("[S04] a checkpoint resumes at another world size, in the middle of an epoch, with the same samples") {

@@ -1,9 +1,11 @@
 // Metrics, state and callbacks of the program's own, on ranks that are lost, healed, and taken back to a snapshot.
+#include <csignal>
 #include <filesystem>
 #include <map>
 #include <mutex>
 #include <set>
 
+#include "actors/rank/rank_supervisor.hpp"
 #include "launch/testing/cluster.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tests/catch.hpp"
@@ -113,6 +115,32 @@ std::string steps_of(const std::string& state) {
   return state.substr(begin, state.find('|') - begin);
 }
 
+// Steps 1 to 12 with checkpoints in `folder`. Returns the exit code.
+int run_kept(const troupe::Job& job, const std::string& folder, int ranks, const std::string& strategy,
+             const std::vector<std::string>& more) {
+  std::vector<std::string> words{
+      "test",     "--ranks", std::to_string(ranks), "--strategy", strategy, "--run_dir", "", "--batch_size", "24",
+      "--epochs", "3",       "--checkpoint_dir",    folder};
+  words.insert(words.end(), more.begin(), more.end());
+  std::vector<char*> arguments;
+  for (auto& word : words) arguments.push_back(word.data());
+  const int code = troupe::run(job, static_cast<int>(arguments.size()), arguments.data());
+  troupe::process_stop_signal = 0;
+  return code;
+}
+
+// A signal comes in the last rank's first batch of the validation after `step`.
+troupe::Job stopped_in_validation(const std::shared_ptr<Seen>& seen, std::int64_t step) {
+  auto job = desk_job(seen);
+  job.loss = [inner = job.loss, step](torch::nn::Module& model, const troupe::Batch& batch, const troupe::Config& c) {
+    auto& rank = troupe::this_rank();
+    if (!model.is_training() && rank.steps_done() == step && rank.rank() == rank.world_size() - 1)
+      troupe::process_stop_signal = SIGTERM;
+    return inner(model, batch, c);
+  };
+  return job;
+}
+
 void check_close(const std::map<std::int64_t, std::map<std::string, double>>& mine,
                  const std::map<std::int64_t, std::map<std::string, double>>& others) {
   REQUIRE(mine.size() == others.size());
@@ -207,14 +235,8 @@ TEST_CASE("[U04] a rank that is killed in a validation repeats it on all, and th
 
 TEST_CASE("[U04] a state of the program's own is in checkpoints, and comes back at another number of ranks") {
   const auto run = [](const std::shared_ptr<Seen>& seen, const std::string& folder, int ranks,
-                      const std::string& strategy, std::vector<std::string> more) {
-    std::vector<std::string> words{
-        "test",     "--ranks", std::to_string(ranks), "--strategy", strategy, "--run_dir", "", "--batch_size", "24",
-        "--epochs", "3",       "--checkpoint_dir",    folder};
-    words.insert(words.end(), more.begin(), more.end());
-    std::vector<char*> arguments;
-    for (auto& word : words) arguments.push_back(word.data());
-    return troupe::run(desk_job(seen), static_cast<int>(arguments.size()), arguments.data());
+                      const std::string& strategy, const std::vector<std::string>& more) {
+    return run_kept(desk_job(seen), folder, ranks, strategy, more);
   };
   for (const std::string strategy : {"ddp", "fsdp"}) {
     const troupe::testing::ScratchDirectory whole, parts;
@@ -267,6 +289,92 @@ TEST_CASE("[U04] the program ends a run when it has had enough, on all ranks aft
   INFO(run.error());
   CHECK(run.exit_code() == 0);
   CHECK(run.steps().size() == 8);
+}
+
+TEST_CASE("[U04] at a save the state that differs is named, and the rank") {
+  const troupe::testing::ScratchDirectory folder;
+  auto job = points();
+  job.callbacks = [](troupe::Rank& rank, torch::nn::Module&) {
+    auto desk = std::make_shared<Desk>();
+    rank.state("counter", desk->counter);
+    rank.state("history", desk->history);
+    rank.state("mean", desk->mean);
+    return troupe::Callbacks{.on_step = [desk, &rank](const troupe::StepReport&) {
+      ++desk->counter.steps;
+      desk->history.push_back(at::full({2}, rank.rank() == 2 ? 1.0 : 2.0));
+      desk->mean.add_(rank.rank() == 2 ? 1 : 2);
+    }};
+  };
+  const auto run =
+      Cluster({.ranks_per_host = 3})
+          .train(job,
+                 {.max_steps = 2, .batch_size = 24, .more = {{"checkpoint_dir", folder.path()}, {"save_every", "1"}}});
+  CHECK(run.exit_code() != 0);
+  CHECK_THAT(run.error(), Catch::Contains("rank 2 holds another state 'history' than the others"));
+}
+
+TEST_CASE("[U04] a validation that a signal cuts off is done by the run that goes on, before its first step") {
+  for (const std::string strategy : {"ddp", "fsdp"}) {
+    INFO(strategy);
+    const troupe::testing::ScratchDirectory whole, parts;
+    const auto undisturbed = std::make_shared<Seen>(), first = std::make_shared<Seen>(),
+               second = std::make_shared<Seen>(), third = std::make_shared<Seen>(), fourth = std::make_shared<Seen>();
+    REQUIRE(run_kept(desk_job(undisturbed), whole.path(), 2, strategy, {}) == 0);
+    CHECK(run_kept(stopped_in_validation(first, 4), parts.path(), 2, strategy, {}) == 128 + SIGTERM);
+    CHECK(first->logged.rbegin()->first == 3);  // no step after it
+    CHECK(first->validated.empty());
+    // The run's last one, too.
+    CHECK(run_kept(stopped_in_validation(second, 12), parts.path(), 2, strategy, {"--resume", "latest"}) ==
+          128 + SIGTERM);
+    CHECK(second->logged.begin()->first == 4);
+    check_close({second->validated.begin(), second->validated.end()},
+                {undisturbed->validated.begin(), undisturbed->validated.find(12)});
+    for (const auto& [rank, state] : second->states) CHECK(state == undisturbed->states.at(0));
+    CHECK(run_kept(desk_job(third), parts.path(), 2, strategy, {"--resume", "latest"}) == 0);
+    CHECK(third->logged.empty());
+    check_close(third->validated, {undisturbed->validated.find(12), undisturbed->validated.end()});
+    // And no validation is done twice.
+    CHECK(run_kept(desk_job(fourth), parts.path(), 2, strategy, {"--resume", "latest"}) == 0);
+    CHECK(fourth->validated.empty());
+    const auto best = [](const std::string& folder) { return troupe::load_checkpoint(folder, "best").state.metadata; };
+    for (const auto* what : {"step", "best", "best_loss"}) {
+      INFO(what);
+      CHECK(best(parts.path())[what] == best(whole.path())[what]);
+    }
+  }
+}
+
+TEST_CASE("[U04] a validation within an epoch, at the run's end, is not done again by runs that go on") {
+  const troupe::testing::ScratchDirectory folder;
+  const std::vector<std::string> six{"--max_steps", "6"}, again{"--max_steps", "6", "--resume", "latest"};
+  const auto first = std::make_shared<Seen>(), second = std::make_shared<Seen>(), third = std::make_shared<Seen>();
+  CHECK(run_kept(stopped_in_validation(first, 6), folder.path(), 2, "ddp", six) == 128 + SIGTERM);
+  CHECK(first->validated.size() == 1);
+  CHECK(run_kept(desk_job(second), folder.path(), 2, "ddp", again) == 0);
+  CHECK(second->validated.size() == 1);
+  CHECK(second->validated.contains(6));
+  CHECK(run_kept(desk_job(third), folder.path(), 2, "ddp", again) == 0);
+  CHECK(third->validated.empty());
+}
+
+TEST_CASE("[U04] a run that the program has ended is ended when it goes on, unless the program thinks otherwise") {
+  for (const int ranks : {1, 3}) {
+    INFO(ranks);
+    const troupe::testing::ScratchDirectory folder;
+    const auto run = [&](std::int64_t most, const std::vector<std::string>& more, const char* interval = "3") {
+      const auto seen = std::make_shared<Seen>();
+      auto words = more;
+      words.insert(words.end(), {"--log_interval", interval});
+      CHECK(run_kept(desk_job(seen, [most](const Desk& desk) { return desk.counter.steps >= most; }), folder.path(),
+                     ranks, "ddp", words) == 0);
+      return seen->logged.empty() ? 0 : seen->logged.rbegin()->first + 1;
+    };
+    CHECK(run(5, {}) == 6);
+    for (int again = 0; again < 3; ++again) CHECK(run(5, {"--resume", "latest"}, again < 2 ? "3" : "5") == 0);
+    CHECK(run(8, {"--resume", "latest"}) == 8);  // the end of an epoch
+    CHECK(run(8, {"--resume", "latest"}) == 0);
+    CHECK(run(100, {"--resume", "latest"}) == 12);
+  }
 }
 
 TEST_CASE("[U04] names, weights and places that can't be are refused in a line") {
