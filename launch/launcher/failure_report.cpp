@@ -21,7 +21,6 @@ std::string typed(const std::string& word) {
 std::string describe_failure(const FailedProcess& failed, bool remote) {
   std::string text = "troupe: rank " + std::to_string(failed.slot) + " on " + failed.host + " failed: " + failed.how +
                      "; its log: " + failed.log_path + "\n";
-  if (failed.is_mistake) return text;
   if (!failed.last_line.empty()) text += "troupe: its last line: " + failed.last_line + "\n";
   const auto look =
       "tail -n 50 " + typed(remote ? std::filesystem::absolute(failed.log_path).string() : failed.log_path);

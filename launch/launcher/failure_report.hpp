@@ -10,8 +10,7 @@ struct FailedProcess {
   std::string host;
   std::string how;  ///< `exit code 1`, `signal 9 (Killed)`
   std::string log_path;
-  std::string last_line;    ///< what it printed last; empty: nothing
-  bool is_mistake = false;  ///< of the user, and the screen has it: how and log are enough
+  std::string last_line;  ///< what it printed last; empty: nothing
 };
 
 /// Rank, host, how, log, last line, and the next command to type; `remote`: it is to be typed on another machine than

@@ -71,7 +71,6 @@ int join_run(RankProcessOptions& ranks, const std::optional<JobKeys>& keys, Stop
     if (error.code() != ErrorCode::interrupted) throw;
     return signal;
   }
-  if (!validates_only(ranks.command)) point_latest_to(ranks.run.folder);
   return 0;
 }
 
@@ -232,12 +231,14 @@ int launch(const LauncherOptions& given) {
     if (!is_apart && !choice.checkpoint_dir.starts_with(choice.folder + "/"))
       require_free(choice.checkpoint_dir, options.command);
   }
-  RunLock lock(run.folder, is_new, run.checkpoint.empty(), !is_apart);
+  RunLock lock(run.folder, is_new, run.checkpoint.empty());
   if (options.time_limit > 0ms) options.stop_at = std::chrono::steady_clock::now() + time_to_stop(options.time_limit);
-  return ended(run_until_kept(options.recovery, [&](int starts_over) {
+  const int code = run_until_kept(options.recovery, [&](int starts_over) {
     return options.hosts.empty() ? launch_as_node(options, run, lock, starts_over)
                                  : launch_on_hosts(options, run, lock, starts_over);
-  }));
+  });
+  if (code == exit_code(ErrorCode::usage)) lock.remove_unused();
+  return ended(code);
 }
 
 int run_node(RankProcessOptions ranks) {

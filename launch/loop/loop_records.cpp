@@ -1,10 +1,12 @@
 #include "launch/loop/loop_records.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "launch/loop/batch_source.hpp"
 #include "launch/loop/rank_system.hpp"
 #include "launch/process/rank_lines.hpp"
+#include "launch/run/run_lock.hpp"
 #include "tensor_io/base/steady_time.hpp"
 
 namespace troupe {
@@ -31,6 +33,18 @@ void LoopRecords::begin() {
   state_.begun = true;
   for (const auto& [event, text] : std::exchange(state_.early, {})) note(event, text);
   log_->note_membership(state_.epoch);
+  point_to_run();
+}
+
+// By the first rank of each host: not all need have the same files. Not before the program has read what it begins
+// with, which may be runs/latest.
+void LoopRecords::point_to_run() const {
+  const auto& compute = system_of(rank_).compute();
+  const auto& members = compute.membership().members;
+  const auto& mine = members[static_cast<std::size_t>(rank_.rank())];
+  const auto first = std::find_if(members.begin(), members.end(), [&](const Member& m) { return m.host == mine.host; });
+  if (rank_.config().validate_only || first->process.slot != mine.process.slot) return;
+  point_latest_to(rank_.config().run_dir, mine.process.slot);
 }
 
 LoopRecords::Place LoopRecords::place_of_last_step() const {

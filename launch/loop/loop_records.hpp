@@ -62,6 +62,7 @@ class LoopRecords {
   void send_metrics(const Place& place);
   void tell_notices(const Dataset& data, std::int64_t epoch);
   double seconds_left(std::int64_t done) const;
+  void point_to_run() const;
 
   /// Of one loop.
   struct State {

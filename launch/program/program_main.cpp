@@ -110,7 +110,7 @@ std::shared_ptr<RunLock> choose_run(Config& config, RankEnvironment& place, cons
     place.run = {job, choice.folder, choice.id, choice.resume};
     config.resume.clear();
     if (place.rank == 0 && !choice.note.empty()) std::fprintf(stderr, "resume: %s\n", choice.note.c_str());
-    lock = std::make_shared<RunLock>(choice.folder, choice.is_new_folder, false, !choice.is_apart);
+    lock = std::make_shared<RunLock>(choice.folder, choice.is_new_folder);
   }
   take_folders(config, place.run);
   if (place.start_over && !config.validate_only && !list_checkpoints(config.checkpoint_dir).empty())

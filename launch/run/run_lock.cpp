@@ -40,15 +40,27 @@ void RunLock::take() {
   if (begins_) refuse_records_in(folder_);
   lock->sign();
   lock_ = std::move(lock);
-  if (is_latest_) point_latest_to(folder_);
   if (is_new_) std::fprintf(stderr, "run folder: %s\n", folder_.c_str());
 }
 
-void point_latest_to(const std::string& folder) {
+void RunLock::remove_unused() {
+  std::error_code failure;
+  if (!lock_ || !is_new_ || fs::exists(folder_ + "/run.json", failure)) return;
+  for (const auto& entry : fs::directory_iterator(folder_, failure)) {
+    const auto name = entry.path().filename().string();
+    if (name == "journal" || (name.starts_with("rank") && name.ends_with(".log")) || name.starts_with("ledger-rank"))
+      fs::remove(entry.path(), failure);
+  }
+  lock_.reset();
+  fs::remove(folder_ + "/lock", failure);
+  fs::remove(folder_, failure);  // not if there is more in it
+}
+
+void point_latest_to(const std::string& folder, int slot) {
   const auto path = normal(folder);
   if (path.parent_path() != kRunsFolder) return;
   const auto link = fs::path(kRunsFolder) / kLatest,
-             made = fs::path(kRunsFolder) / (".latest-" + path.filename().string());
+             made = fs::path(kRunsFolder) / (".latest-" + path.filename().string() + "-" + std::to_string(slot));
   std::error_code failure;
   const auto there = fs::symlink_status(link, failure);
   if (fs::exists(there) && !fs::is_symlink(there)) {

@@ -11,26 +11,28 @@ namespace troupe {
 class RunLock {
  public:
   /// Does nothing yet. `is_new`: the folder was chosen for this run, and the user is to hear of it. `begins`: a new
-  /// run, which is refused another's records. `is_latest`: runs/latest is to lead to it. An empty name is no folder.
-  explicit RunLock(std::string folder, bool is_new = false, bool begins = false, bool is_latest = true)
-      : folder_(std::move(folder)), is_new_(is_new), begins_(begins), is_latest_(is_latest) {}
+  /// run, which is refused another's records. An empty name is no folder.
+  explicit RunLock(std::string folder, bool is_new = false, bool begins = false)
+      : folder_(std::move(folder)), is_new_(is_new), begins_(begins) {}
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  /// Makes the folder, locks it, and lets runs/latest point to it where it lies in runs/; later calls do nothing. One
-  /// thread. Throws Error(unavailable) where another job has it, with host and process, Error(usage) for runs/latest
-  /// itself and for another run's records, Error(io).
+  /// Makes the folder and locks it; later calls do nothing. One thread. Throws Error(unavailable) where another job has
+  /// it, with host and process, Error(usage) for runs/latest itself and for another run's records, Error(io).
   void take();
+  /// The ranks have refused the settings: where take() has made the folder for this run, and the run has written no
+  /// record, it goes, with the logs of what is on the screen.
+  void remove_unused();
 
  private:
   const std::string folder_;
-  const bool is_new_, begins_, is_latest_;
+  const bool is_new_, begins_;
   std::unique_ptr<FolderLock> lock_;
 };
 
-/// Lets runs/latest, a relative symbolic link, point to `folder`, where that lies in runs/. A problem is one line on
-/// standard error.
-void point_latest_to(const std::string& folder);
+/// Lets runs/latest, a relative symbolic link, point to `folder`, where that lies in runs/. `slot`: several processes
+/// may do it at once. A problem is one line on standard error.
+void point_latest_to(const std::string& folder, int slot);
 
 /// Throws Error(usage) where `folder` holds the records of a run, metrics.jsonl. A run that failed before its first
 /// record has left none.

@@ -30,7 +30,7 @@ TEST_CASE("[L09] a mistake in the settings is on the screen once, however many r
   INFO(done.output);
   CHECK(done.code == 2);
   CHECK(testing::count_of(done.output, "there is no setting 'lrr'; did you mean lr?") == 1);
-  CHECK_THAT(done.output, Catch::Contains("failed: exit code 2; its log: ") && !Catch::Contains("next:"));
+  CHECK_THAT(done.output, !Catch::Contains("failed:") && !Catch::Contains("next:"));
   for (const auto rank : {"0", "1", "2", "3"})
     CHECK_THAT(testing::read_text(folder / "run/rank" + rank + ".log"), Catch::Contains("no setting 'lrr'"));
 }

@@ -189,6 +189,45 @@ TEST_CASE("[R01] each run has a folder of its own, and runs/latest leads to the 
   CHECK_THAT(named.output, Catch::Contains("runs/latest") && Catch::Contains("link to the newest run"));
 }
 
+TEST_CASE("[R01] a launch that is refused leaves no folder behind, and runs/latest leads where it did") {
+  const ScratchDirectory folder;
+  const Words quick{"--max_steps", "2", "--save_every", "-1"};
+  REQUIRE(run_in(folder, launched({"--nproc", "2"}) + quick).code == 0);
+  const auto before = entries_in(folder / "runs");
+  const auto latest = fs::read_symlink(folder / "runs/latest");
+  for (const auto& launch : {launched({"--nproc", "2"}), launched({"--hosts", "localhost:2"})}) {
+    const auto wrong = run_in(folder, launch + quick + Words{"--lr", "abc"});
+    INFO(wrong.output);
+    CHECK(wrong.code == 2);
+    CHECK_THAT(wrong.output, Catch::Contains("lr: 'abc' is not a number"));
+    CHECK(run_in(folder, launch + quick, {{"TROUPE_LRR", "1"}}).code == 2);
+    CHECK(entries_in(folder / "runs") == before);
+    CHECK(fs::read_symlink(folder / "runs/latest") == latest);
+  }
+  // What the program itself ends is a run, which has its logs; it has not begun to train.
+  const auto ended = run_in(folder, launched({"--nproc", "2"}) + quick + Words{"--init_from", "nothing"});
+  INFO(ended.output);
+  CHECK(ended.code != 0);
+  CHECK(entries_in(folder / "runs").size() == before.size() + 1);
+  CHECK(fs::read_symlink(folder / "runs/latest") == latest);
+}
+
+TEST_CASE("[R01] a new run begins with what runs/latest leads to") {
+  const ScratchDirectory folder;
+  const Words quick{"--max_steps", "2"};
+  REQUIRE(run_in(folder, kAlone + quick).code == 0);
+  for (const auto& words : {kAlone, kSimulated, launched({"--nproc", "2"}), launched({"--hosts", "localhost:2"})}) {
+    for (const auto* from : {"runs/latest/checkpoints", "runs/latest/checkpoints/latest"}) {
+      const auto latest = fs::read_symlink(folder / "runs/latest");
+      const auto done = run_in(folder, words + quick + Words{"--init_from", from});
+      INFO(done.output);
+      CHECK(done.code == 0);
+      CHECK_THAT(done.output, Catch::Contains(from));
+      CHECK(fs::read_symlink(folder / "runs/latest") != latest);
+    }
+  }
+}
+
 TEST_CASE("[R01] a folder runs/latest of an older version stays as it is") {
   const ScratchDirectory folder;
   fs::create_directories(folder / "runs/latest");
