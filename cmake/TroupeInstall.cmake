@@ -12,6 +12,7 @@ install(DIRECTORY tensor_io actors strategies launch troupe DESTINATION ${CMAKE_
 cmake_path(GET LibTorch_cpu_LIBRARY PARENT_PATH libtorch_folder)
 set_target_properties(troupe-check-ranks troupe-checkpoint PROPERTIES INSTALL_RPATH ${libtorch_folder})
 install(TARGETS troupe troupe-check-ranks troupe-checkpoint RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN site EXCLUDE)
 install(FILES data/digits.csv.gz data/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/troupe)
 
 # LibTorch promises no binary interface from one minor version to the next.

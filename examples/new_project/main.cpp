@@ -43,6 +43,7 @@ troupe::Loss loss(Net& net, const troupe::Batch& batch) {
 // Settings of your own, beside Troupe's: --hidden 256, or `hidden = 256` under [program] in train.toml.
 void declare(troupe::Config& config) { config.declare("hidden", std::int64_t{128}, "width of the inner layers"); }
 
+// Other parts, in this order: .model, .data, .loss, .optimizer, .callbacks, .groups, .schedule, .declare.
 int main(int argc, char** argv) {
   return troupe::run<Net>(argc, argv, {.model = model, .data = data, .loss = loss, .declare = declare});
 }

@@ -133,7 +133,8 @@ std::string detail_of(const Entry& entry, const Config& config, std::size_t colu
   const bool ambiguous = is_setting(config, entry.section);
   text += row("section", "--help " + (ambiguous ? "'[" + entry.section + "]'" : entry.section) + " lists its settings");
   text += row("ranks", entry.shared ? "it is the same on all ranks" : "it may differ between ranks");
-  if (const auto page = help_page(entry.section, entry.name); !page.empty()) text += row("read", page);
+  if (const auto page = help_page(entry.section, entry.name); !page.empty())
+    text += row("read", page + "; installed: share/doc/troupe");
   return text;
 }
 
@@ -159,7 +160,7 @@ std::string help_page(const std::string& section, const std::string& name) {
   };
   static const std::map<std::string, std::string> sections{
       {"checkpoint", "docs/checkpoints.md"}, {"data", "docs/data.md"},
-      {"observe", "docs/observe.md"},        {"optimizer", "docs/own_training_loop.md"},
+      {"observe", "docs/observe.md"},        {"optimizer", "docs/writing_a_model.md"},
       {"strategy", "docs/strategies.md"},    {"training", "docs/writing_a_model.md"},
       {"run", "docs/first_run.md"},
   };

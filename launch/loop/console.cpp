@@ -32,6 +32,11 @@ bool launcher_wants_bar() {
   return told != nullptr && std::string_view(told) == "bar";
 }
 
+// Of numbers up to `most`, so that what stands behind one stays in its place.
+std::string aligned(std::int64_t number, std::int64_t most) {
+  return formatted("%*lld", static_cast<int>(std::to_string(most).size()), static_cast<long long>(number));
+}
+
 struct Piece {
   std::string text;
   int worth;  // those of the least go first where there is no room
@@ -78,17 +83,17 @@ std::string progress_bar(const MetricsReport& report, std::size_t columns) {
   const auto& w = report.window;
   const double share =
       report.total_steps > 0 ? static_cast<double>(report.step) / static_cast<double>(report.total_steps) : 0;
-  const auto number = [](std::int64_t n) { return static_cast<long long>(n); };
+  const auto of = [](std::int64_t n, std::int64_t all) { return aligned(n, all) + "/" + std::to_string(all); };
   std::vector<Piece> pieces{{formatted(" %3.0f%%", 100 * share), 9},
-                            {formatted("  epoch %lld/%lld", number(report.epoch) + 1, number(report.epochs)), 3},
-                            {formatted("  step %lld/%lld", number(report.step), number(report.total_steps)), 8},
+                            {"  epoch " + of(report.epoch + 1, report.epochs), 3},
+                            {"  step " + of(report.step, report.total_steps), 8},
                             {time_left(report.seconds_left), 7},
-                            {"  loss " + loss_of(w), 6},
-                            {w.correct > 0 ? formatted("  acc %.2f%%", 100 * w.accuracy()) : "", 5},
-                            {"  " + rate_text(throughput(report)) + " " + unit(report), 4},
-                            {formatted("  %s ms", rate_text(w.mean_step_ms()).c_str()), 2},
-                            {formatted("  exposed %.1f%%", 100 * w.exposed_share()), 1}};
-  constexpr std::size_t kLeast = 8, kMost = 20, kBrackets = 2;  // of the bar
+                            {formatted("  loss %-7s", loss_of(w).c_str()), 6},
+                            {w.correct > 0 ? formatted("  acc %5.2f%%", 100 * w.accuracy()) : "", 5},
+                            {formatted("  %5s ", rate_text(throughput(report)).c_str()) + unit(report), 4},
+                            {formatted("  %5s ms", rate_text(w.mean_step_ms()).c_str()), 2},
+                            {formatted("  exposed %4.1f%%", 100 * w.exposed_share()), 1}};
+  constexpr std::size_t kLeast = 4, kMost = 20, kBrackets = 2;  // of the bar
   // A bar is worth more than an epoch, and less than a rate.
   for (int worth = 1; worth < 9; ++worth) {
     const auto wanted = length_of(pieces) + (worth <= 3 ? kLeast + kBrackets : 0);

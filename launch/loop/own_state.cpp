@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -126,19 +127,27 @@ NamedTensors OwnState::tensors() const {
 void OwnState::check_equal() const {
   auto& compute = system_of(rank_).compute();
   if (states_.empty() || !compute.strategy().replicas_equal()) return;
-  const auto mine = tensors();
-  const auto text = xxh3_text(xxh3(outline_of(mine))) + xxh3_text(hash_tensors(mine));
+  std::string text;  // of each state as many characters
+  for (const auto& [name, access] : states_) {
+    const auto mine = access.get();
+    text += xxh3_text(xxh3(outline_of(mine))) + xxh3_text(hash_tensors(mine));
+  }
   const auto hashes = compute.program_communicator().all_gather_bytes(text, "state");
   const auto odd = minority(hashes, [](const std::string& hash) { return hash; });
   if (odd.empty()) return;
-  throw Error(
-      ErrorReport{ErrorCode::mismatch,
-                  odd.front(),
-                  {},
-                  rank_.steps_done(),
-                  "state",
-                  "rank " + std::to_string(odd.front()) + " holds another state of the program's than the others",
-                  "change what rank.state was given on all ranks alike, from what is the same on all"});
+  const auto& theirs = hashes[static_cast<std::size_t>(odd.front())];
+  const auto& other = *std::find_if(hashes.begin(), hashes.end(), [&](const auto& hash) { return hash != theirs; });
+  const auto same = static_cast<std::size_t>(
+      std::mismatch(theirs.begin(), theirs.end(), other.begin(), other.end()).first - theirs.begin());
+  const auto& name =
+      std::next(states_.begin(), static_cast<std::ptrdiff_t>(same * states_.size() / text.size()))->first;
+  throw Error(ErrorReport{ErrorCode::mismatch,
+                          odd.front(),
+                          {},
+                          rank_.steps_done(),
+                          "state",
+                          "rank " + std::to_string(odd.front()) + " holds another state '" + name + "' than the others",
+                          "change it on all ranks alike, from what is the same on all"});
 }
 
 std::string OwnState::names() const {

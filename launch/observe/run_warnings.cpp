@@ -40,14 +40,19 @@ bool RunWarnings::may_judge() const {
 }
 
 std::vector<std::string> RunWarnings::add(const MetricRecord& record) {
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : record.own) {
+    if (!std::isfinite(value) && told_.insert("own " + name).second)
+      lines.push_back("warning: the program's metric '" + name + "' is not finite at step " +
+                      std::to_string(record.step) + "; the records have null");
+  }
   if (record.kind == Kind::start || (record.kind == Kind::event && record.generation > 0)) since_.assign(1, record);
-  if (record.kind != Kind::train) return {};
+  if (record.kind != Kind::train) return lines;
   since_.push_back(record);
   const auto is_train = [](const MetricRecord& r) { return r.kind == Kind::train; };
   if (static_cast<std::size_t>(std::count_if(since_.begin(), since_.end(), is_train)) > options_.window + 1)
     since_.erase(std::find_if(since_.begin(), since_.end(), is_train));
-  if (!may_judge()) return {};
-  std::vector<std::string> lines;
+  if (!may_judge()) return lines;
   for (const auto& advice : advise(numbers_of(since_), nullptr)) {
     if (is_told_while_training(advice) && told_.insert(advice.subject).second) lines.push_back(line_of(advice));
   }

@@ -9,7 +9,8 @@
 namespace troupe {
 
 /// What a run warns of while it trains: communication, a loader that is too slow, ranks that are unequal, by the
-/// numbers and in the words of `troupe report` (advise). Each cause once in a life of rank 0, with its remedy.
+/// numbers and in the words of `troupe report` (advise); and of metrics of the program's own that are not finite. Each
+/// cause once in a life of rank 0, with its remedy.
 ///
 /// It looks at log intervals, not at steps: the last `window` of them since the job began, or its membership changed.
 /// The first of these is warm-up. Runs too short for a number to mean something are not judged. Pure.

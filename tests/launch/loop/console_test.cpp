@@ -3,6 +3,7 @@
 #include "launch/process/terminal.hpp"
 
 #include <limits>
+#include <set>
 
 #include "tests/catch.hpp"
 
@@ -111,11 +112,29 @@ TEST_CASE(
   step.loss = 0.4312, step.samples = 64, step.correct = 56, step.step_ms = 81.3;
   report.window.add(step);
   CHECK(progress_bar(report, 119) ==
-        "[######........]  45%  epoch 2/8  step 45/100  1:20 left  loss 0.4312  acc 87.50%  787 samples/s  81.3 ms  "
-        "exposed 0.0%");
-  CHECK(progress_bar(report, 79) == "[###.....]  45%  step 45/100  1:20 left  loss 0.4312  acc 87.50%  787 samples/s");
-  CHECK(progress_bar(report, 60) == "  45%  step 45/100  1:20 left  loss 0.4312  acc 87.50%");
-  CHECK(progress_bar(report, 30) == "  45%  step 45/100  1:20 left");
+        "[###.....]  45%  epoch 2/8  step  45/100  1:20 left  loss 0.4312   acc 87.50%    787 samples/s   81.3 ms  "
+        "exposed  0.0%");
+  CHECK(progress_bar(report, 79) == "[#...]  45%  step  45/100  1:20 left  loss 0.4312   acc 87.50%    787 samples/s");
+  CHECK(progress_bar(report, 60) == "  45%  step  45/100  1:20 left  loss 0.4312   acc 87.50%");
+  CHECK(progress_bar(report, 30) == "  45%  step  45/100  1:20 left");
+}
+
+TEST_CASE("[T05] a bar and what is beside it keep their places as the numbers change") {
+  const auto columns = GENERATE(79, 99, 119);
+  std::set<std::size_t> ends, epochs, losses;
+  for (int number = 1; number <= 100; ++number) {
+    MetricsReport report;
+    report.step = number, report.total_steps = 100, report.epoch = (number - 1) / 10, report.epochs = 10;
+    report.seconds_left = 500 - number;
+    StepReport step;
+    step.loss = 2.0 / number, step.samples = 64, step.correct = 30 + number / 3, step.step_ms = 9 + number;
+    report.window.add(step);
+    const auto bar = progress_bar(report, static_cast<std::size_t>(columns));
+    ends.insert(bar.find(']')), epochs.insert(bar.find("epoch")), losses.insert(bar.find("loss"));
+  }
+  CHECK(ends.size() == 1);
+  CHECK(epochs.size() == 1);
+  CHECK(losses.size() == 1);
 }
 
 TEST_CASE("[T05] colours are around a bar's filled part, a label, a warning and an error, and nowhere else") {

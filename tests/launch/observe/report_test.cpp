@@ -518,6 +518,19 @@ TEST_CASE(
                            Catch::Contains("look for other work, heat"));
 }
 
+TEST_CASE("[U04] a run warns of a metric of the program's own that is not finite, once, from its first record on") {
+  RunWarnings warnings;
+  MetricRecord record;
+  record.step = 10;
+  record.own = {{"good", 1.0}, {"ratio", std::nan("")}};
+  CHECK(warnings.add(record) == std::vector<std::string>{"warning: the program's metric 'ratio' is not finite at step "
+                                                         "10; the records have null"});
+  CHECK(warnings.add(record).empty());
+  record.kind = MetricRecord::Kind::validation;
+  record.own = {{"validation_metrics/ratio", std::numeric_limits<double>::infinity()}};
+  CHECK(warnings.add(record).size() == 1);
+}
+
 TEST_CASE(
     "[T08] a run warns of nothing by its warm-up, by a few seconds, or by what was before its membership changed") {
   const auto waits = [](MetricRecord& record) { record.add("time_metrics/exposed_communication(%)", 60); };
