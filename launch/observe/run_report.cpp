@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "launch/observe/svg_chart.hpp"
 #include "launch/process/formatted.hpp"
@@ -45,14 +47,20 @@ std::string percent(double share) { return formatted("%.1f %%", 100 * share); }
 
 std::string fixed(double value, int digits) { return formatted("%.*f", digits, value); }
 
-std::vector<std::pair<double, double>> series(const RunHistory& run, Kind kind, const char* name) {
-  std::vector<std::pair<double, double>> points;
+using Points = std::vector<std::pair<double, double>>;
+
+// A resumed run's steps rise again from where it went on.
+Points by_step(Points points) {
+  std::stable_sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return points;
+}
+
+Points series(const RunHistory& run, Kind kind, const char* name) {
+  Points points;
   for (const auto& record : run.records) {
     if (record.kind == kind) points.emplace_back(static_cast<double>(record.step), record.value(name));
   }
-  // A resumed run's steps rise again from where it went on.
-  std::stable_sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  return points;
+  return by_step(std::move(points));
 }
 
 bool is_change(const MetricRecord& record) { return record.kind == Kind::event && record.generation > 1; }
@@ -130,6 +138,33 @@ std::string loss_html(const RunHistory& run) {
              "samples/s",  {{"samples/s", series(run, Kind::train, "throughput(samples/s)"), false}},
              marks(run),   true};
   return "<h2>Training</h2>\n" + svg_chart(loss) + svg_chart(pace);
+}
+
+// A chart for each metric that the program logs itself: of training a line, of validations dots.
+std::string own_html(const RunHistory& run) {
+  constexpr std::size_t kMost = 24;
+  const std::string prefix = kValidationPrefix;
+  std::map<std::string, std::vector<ChartLine>> lines;
+  for (const auto& record : run.records) {
+    for (const auto& [name, value] : record.own) {
+      const bool held_out = record.kind == Kind::validation;
+      auto& of_name = lines[held_out && name.starts_with(prefix) ? name.substr(prefix.size()) : name];
+      if (of_name.empty()) of_name = {{"training", {}, false}, {"held out", {}, true}};
+      of_name[held_out ? 1 : 0].points.emplace_back(static_cast<double>(record.step), value);
+    }
+  }
+  if (lines.empty()) return {};
+  std::string html = "<h2>The program's own metrics</h2>\n";
+  std::size_t drawn = 0;
+  for (auto& [name, of_name] : lines) {
+    if (++drawn > kMost) break;
+    for (auto& line : of_name) line.points = by_step(std::move(line.points));
+    std::erase_if(of_name, [](const auto& line) { return line.points.empty(); });
+    html += svg_chart({name, "step", name, std::move(of_name), marks(run), false});
+  }
+  if (lines.size() > kMost)
+    html += "<p class=\"missing\">" + std::to_string(lines.size() - kMost) + " more are in metrics.jsonl.</p>\n";
+  return html;
 }
 
 std::string split_html(const RunHistory& run, const RunNumbers& n) {
@@ -298,8 +333,8 @@ std::string report_html(const RunHistory& run, const RunNumbers& numbers, const 
          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
          "<meta name=\"viewport\" content=\"width=device-width\"><title>Run " +
          html_escaped(run.folder) + "</title>\n<style>" + style() + "</style></head>\n<body>\n" + head(run, numbers) +
-         advice_html(advice) + loss_html(run) + split_html(run, numbers) + ranks_html(numbers) + trace_html(run) +
-         events_html(run) + "</body></html>\n";
+         advice_html(advice) + loss_html(run) + own_html(run) + split_html(run, numbers) + ranks_html(numbers) +
+         trace_html(run) + events_html(run) + "</body></html>\n";
 }
 
 }  // namespace troupe

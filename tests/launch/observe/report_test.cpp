@@ -287,6 +287,28 @@ TEST_CASE("[T08] the page escapes every text, asks nothing of a network, and dra
   CHECK(testing::count_of(page, "class='mark'") == 4);
 }
 
+TEST_CASE("[U04] a report has a chart of each metric that the program logs itself, of training and of held-out data") {
+  RunHistory run;
+  run.records = {start_of(0, 1), interval(2, 0.1, 5), interval(1, 0.1, 5)};
+  const auto without = report_html(run, numbers_of(run.records), {});
+  CHECK_THAT(without, !Catch::Contains("own metrics"));
+  run.records[1].own = {{"top5 <b>", 0.5}, {"size", 3}};
+  run.records[2].own = {{"top5 <b>", 0.25}};
+  MetricRecord validation;
+  validation.kind = MetricRecord::Kind::validation;
+  validation.step = 2;
+  validation.own = {{"validation_metrics/top5 <b>", 0.75}};
+  run.records.push_back(validation);
+  const auto page = report_html(run, numbers_of(run.records), {});
+  CHECK_THAT(page, Catch::Contains("own metrics") && Catch::Contains("top5 &lt;b&gt;") && !Catch::Contains("top5 <b>"));
+  CHECK(testing::count_of(page, "<circle") == testing::count_of(without, "<circle") + 1);
+  CHECK(testing::count_of(page, "<polyline") == testing::count_of(without, "<polyline") + 1);
+
+  run.records[1].own.clear();
+  for (int i = 0; i < 30; ++i) run.records[1].own.emplace_back("m" + std::to_string(i), i);
+  CHECK_THAT(report_html(run, numbers_of(run.records), {}), Catch::Contains(" more are in metrics.jsonl"));
+}
+
 TEST_CASE(
     "[T08] a chart leaves gaps where there are no numbers, thins out long lines, and says where there is nothing") {
   const double nan = std::nan("");
