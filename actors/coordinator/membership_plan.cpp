@@ -91,11 +91,14 @@ bool have_parted(const MembershipQuestion& q) {
          std::all_of(q.survivors.begin(), q.survivors.end(), [](const auto& s) { return s.report->parted; });
 }
 
+// It is to leave, and the others have what it held: not yet where the notice came after its vote.
+bool is_gone(const Survivor& survivor) { return survivor.report->leaves && !survivor.leaves.empty(); }
+
 // "rank 1 on b leaves (SIGTERM): "
 std::string leavers(const MembershipQuestion& q) {
   std::string text;
   for (const auto& survivor : q.survivors) {
-    if (!survivor.leaves.empty())
+    if (is_gone(survivor))
       text += (text.empty() ? "" : ", ") + ("rank " + std::to_string(q.current.rank_of(survivor.member.process))) +
               " on " + survivor.member.host + " leaves (" + survivor.leaves + ")";
   }
@@ -178,9 +181,8 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
   std::map<std::pair<std::int32_t, std::uint64_t>, const Survivor*> by_process;
   const bool parted = have_parted(q);
   // Who comes in their place needs one that has the state: of members that all leave the first stays a little longer.
-  const bool all_leave = std::none_of(q.survivors.begin(), q.survivors.end(), [&](const Survivor& survivor) {
-    return survivor.leaves.empty() && counts(survivor);
-  });
+  const bool all_leave = std::none_of(q.survivors.begin(), q.survivors.end(),
+                                      [&](const Survivor& survivor) { return !is_gone(survivor) && counts(survivor); });
   const bool donor_stays = parted && all_leave && !candidates.empty();
   bool donor = donor_stays;
   for (const auto& survivor : q.survivors)
@@ -191,7 +193,7 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
     if (found == by_process.end()) continue;
     const bool is_donor = donor && counts(*found->second);
     if (is_donor) donor = false;
-    if (!parted || found->second->leaves.empty() || is_donor)
+    if (!parted || !is_gone(*found->second) || is_donor)
       places[r] = Member{process, found->second->member.host, !found->second->report->whole && !fresh};
   }
   int vacancies = 0, filled = 0;

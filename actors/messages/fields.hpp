@@ -26,11 +26,11 @@ constexpr std::size_t field_count() {
   return N;
 }
 
-/// References to all fields of `x`, in the order of their declaration; at most 15.
+/// References to all fields of `x`, in the order of their declaration; at most 16.
 template <class T>
 constexpr auto fields_of(T& x) {
   constexpr auto n = field_count<std::remove_const_t<T>>();
-  static_assert(n <= 15, "add a line below");
+  static_assert(n <= 16, "add a line below");
   if constexpr (n == 0) {
     return std::tie();
   } else if constexpr (n == 1) {
@@ -75,9 +75,12 @@ constexpr auto fields_of(T& x) {
   } else if constexpr (n == 14) {
     auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = x;
     return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
-  } else {
+  } else if constexpr (n == 15) {
     auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = x;
     return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
+  } else {
+    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = x;
+    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p);
   }
 }
 

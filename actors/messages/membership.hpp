@@ -60,6 +60,7 @@ struct RankInterrupted {
   bool goes_back = false;                 ///< keeps snapshots: all ranks go back to one, wherever they stand
   std::string save;                       ///< id of the last save of which it has begun its part; empty: none yet
   bool parted = false;  ///< of itself, between two steps: what only the members hold that leave, others have now
+  bool leaves = false;  ///< parted, and one of those; another may have had the notice too late for this step
 };
 
 /// Rank -> Coordinator: nothing is left to do in its training loop, and the rank waits for the others. It says so again

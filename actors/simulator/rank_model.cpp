@@ -410,24 +410,24 @@ void RankModel::vote() {
     for (const auto& piece : pieces) votes += piece;
     protocol_.votes_came(votes);
     if (!is_here("voted")) return;
-    bool parts = false;
+    std::vector<int> leaving;
     try {
-      parts = !decide(decode_votes(votes, 0), {}, {}).leaving.empty();
+      leaving = decide(decode_votes(votes, 0), {}, {}).leaving;
     } catch (const Error& error) {
       return end(error.report());
     }
     // The optimizer takes its time, and does not look up.
-    after(std::chrono::microseconds(draw_.in(100, 3'000)), [this, parts] {
+    after(std::chrono::microseconds(draw_.in(100, 3'000)), [this, leaving] {
       commit(slices_, membership_.generation);
-      if (is_here("committed")) parts ? part() : go_on();
+      if (is_here("committed")) leaving.empty() ? go_on() : part(leaving);
     });
   });
 }
 
 // Members leave.
-void RankModel::part() {
-  collective(kProgram, "hand over", {}, [this](const Pieces&) {
-    protocol_.part();
+void RankModel::part(const std::vector<int>& leaving) {
+  collective(kProgram, "hand over", {}, [this, leaving](const Pieces&) {
+    protocol_.part(std::find(leaving.begin(), leaving.end(), rank()) != leaving.end());
     leave(report(ErrorCode::aborted, {}, "members leave"));
   });
 }

@@ -101,7 +101,7 @@ class RankModel {
   void settle_optimizer(std::function<void()> then);
   void vote();
   void commit(const std::vector<Slice>& slices, std::uint64_t generation);
-  void part();
+  void part(const std::vector<int>& leaving);
   void leave(const ErrorReport& why);
   void aborted(const AbortJob& job);
   void end(const ErrorReport& report);

@@ -31,6 +31,7 @@ RankInterrupted StepProtocol::interruption(const ErrorReport& why, std::vector<s
   report.goes_back = goes_back_;
   report.save = save_begun_;
   report.parted = parted_;
+  report.leaves = leaves_;
   return report;
 }
 
@@ -53,7 +54,7 @@ void StepProtocol::join(Membership next) {
   whole_ = !group_.members[static_cast<std::size_t>(rank_)].newcomer;
   heal_pending_ = optimizer_pending_ = group_.has_newcomers();
   voted_step_ = votes_step_ = -1;
-  parted_ = false;
+  parted_ = leaves_ = false;
   votes_.clear();
   tasks_done_ = group_.tasks_done;
   step_ = group_.resume_step;

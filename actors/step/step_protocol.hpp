@@ -79,8 +79,9 @@ class StepProtocol {
   /// What lies between two steps is numbered from 0: whether number `index` is still to be done.
   bool task_due(int index) const noexcept { return tasks_done_ <= index; }
   void task_done(int index) noexcept { tasks_done_ = index + 1; }
-  /// Members leave, between two steps: what only they hold is where it stays. `interruption` follows.
-  void part() noexcept { parted_ = true; }
+  /// Members leave, between two steps: what only they hold is where it stays; this rank is one of them. `interruption`
+  /// follows.
+  void part(bool leaves) noexcept { parted_ = true, leaves_ = leaves; }
   bool parted() const noexcept { return parted_; }
   /// This rank's part of the save with this id is on its way. Interrupted before, it ends that save for all.
   void begins_save(std::string id) { save_begun_ = std::move(id); }
@@ -99,7 +100,7 @@ class StepProtocol {
   std::string save_begun_;
   bool whole_ = true, distributed_ = false, goes_back_ = false;
   bool heal_pending_ = false, optimizer_pending_ = false;
-  bool parted_ = false;  // in this generation
+  bool parted_ = false, leaves_ = false;  // in this generation
 };
 
 }  // namespace troupe

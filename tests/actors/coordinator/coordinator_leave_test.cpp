@@ -53,6 +53,7 @@ struct FakeRank : FakePeer {
     report.generation = 1;
     report.steps_done = 5;
     report.parted = true;
+    report.leaves = process.slot == 1;
     report.save = save;
     says(report);
   }

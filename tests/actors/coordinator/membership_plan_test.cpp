@@ -298,6 +298,14 @@ TEST_CASE("[L04] members leave once all have stopped for it between two steps, a
   auto q = question({0, 1, 2, 3});
   q.survivors[1].leaves = "SIGTERM";
   for (auto& survivor : q.survivors) survivor.report->parted = true;
+  q.survivors[1].report->leaves = true;
+  SECTION("another has its notice since the vote: nobody has what it holds, and it stays for a step") {
+    q.survivors[2].leaves = "SIGTERM";
+    const auto answer = plan_membership(q);
+    REQUIRE(answer.action == Action::go);
+    CHECK((slots(answer.next) == std::vector<int>{0, 2, 3}));
+    CHECK(answer.reason == "rank 1 on a leaves (SIGTERM): shrinks from 4 to 3 ranks at step 7");
+  }
   SECTION("the job goes on without") {
     const auto answer = plan_membership(q);
     REQUIRE(answer.action == Action::go);
@@ -332,7 +340,7 @@ TEST_CASE("[L04] members leave once all have stopped for it between two steps, a
           "rank 1 on a leaves (SIGTERM): 3 ranks left and nobody to replace the others; the job needs 4");
   }
   SECTION("all leave") {
-    for (auto& survivor : q.survivors) survivor.leaves = "SIGTERM";
+    for (auto& survivor : q.survivors) survivor.leaves = "SIGTERM", survivor.report->leaves = true;
     CHECK(plan_membership(q).action == Action::park);
     // One that has the state stays for those that take the others' places.
     q.candidates = {candidate(4, true), candidate(5, true)};
@@ -341,7 +349,7 @@ TEST_CASE("[L04] members leave once all have stopped for it between two steps, a
     CHECK((slots(answer.next) == std::vector<int>{0, 4, 5}));
     q = question({0}, 1);
     q.survivors[0].leaves = "SIGTERM";
-    q.survivors[0].report->parted = true;
+    q.survivors[0].report->parted = q.survivors[0].report->leaves = true;
     q.candidates = {candidate(4, true)};
     CHECK(plan_membership(q).action == Action::park);
   }
