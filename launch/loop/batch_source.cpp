@@ -249,7 +249,10 @@ std::shared_ptr<const Batch> BatchSource::make_here() {
 std::shared_ptr<const Batch> BatchSource::take() {
   auto& compute = system_of(rank_).compute();
   parts_.tasks.run();
-  if ((rank_.stop_requested() || parts_.tasks.are_enough()) && compute.micro_batch() == 0) return nullptr;
+  const auto is_over = [&] {
+    return (rank_.stop_requested() || parts_.tasks.are_enough()) && compute.micro_batch() == 0;
+  };
+  if (is_over()) return nullptr;
   if (compute.micro_batch() == 0) parts_.trace.update(compute.steps_done());
   auto started = std::chrono::steady_clock::now();
   fault_point("data", compute.steps_done());
@@ -267,6 +270,7 @@ std::shared_ptr<const Batch> BatchSource::take() {
       } catch (const Error& error) {  // the generation was interrupted while this rank waited for data
         rank_.recover(error);
         parts_.tasks.run();  // the loss may have made it due again
+        if (is_over()) return nullptr;
         started = std::chrono::steady_clock::now();
       }
     }

@@ -39,8 +39,9 @@ void LoopRecords::begin() {
 // By the first rank of each host: not all need have the same files. Not before the program has read what it begins
 // with, which may be runs/latest.
 void LoopRecords::point_to_run() const {
-  const auto& compute = system_of(rank_).compute();
-  const auto& members = compute.membership().members;
+  const auto& membership = system_of(rank_).compute().membership();
+  if (membership.generation > 1 || !system_of(rank_).options().begins) return;  // another run may have begun since
+  const auto& members = membership.members;
   const auto& mine = members[static_cast<std::size_t>(rank_.rank())];
   const auto first = std::find_if(members.begin(), members.end(), [&](const Member& m) { return m.host == mine.host; });
   if (rank_.config().validate_only || first->process.slot != mine.process.slot) return;

@@ -21,12 +21,7 @@ namespace {
 
 // Of Compute::notes.
 constexpr const char* kEnough = "enough";    // steps done
-constexpr const char* kResumed = "resumed";  // steps and tasks done
-
-RunCheckpoints::Position position_in(const DataPosition& data, std::int64_t tasks_done) {
-  const auto cursor = data.cursor();
-  return {cursor.epoch, cursor.step, 0, data.source() != nullptr ? data.source()->facts() : DataFacts{}, tasks_done};
-}
+constexpr const char* kResumed = "resumed";  // steps done, tasks that are not done again, tasks that were done
 
 }  // namespace
 
@@ -43,21 +38,28 @@ bool LoopTasks::perform(Task first, Task last) {
 }
 
 DueTasks LoopTasks::due() const {
-  int first = 0;
+  int first = done_before().again;
   while (!compute_.task_due(first)) ++first;
-  return {first, first <= std::max<int>(program, done_before())};  // gathering a trace changes no state
+  return {first, first <= std::max<int>(program, done_before().again)};  // gathering a trace changes no state
 }
 
 // In Compute's notes, which newcomers get with the model.
-int LoopTasks::done_before() const {
+LoopTasks::DoneBefore LoopTasks::done_before() const {
   const auto resumed = wholes_in(compute_.notes(), kResumed);
-  return resumed && resumed->front() == rank_.steps_done() ? static_cast<int>(resumed->back()) : 0;
+  if (!resumed || resumed->at(0) != rank_.steps_done()) return {};
+  return {static_cast<int>(resumed->at(1)), static_cast<int>(resumed->at(2))};
 }
 
-std::int64_t LoopTasks::done_for_checkpoint() const {
-  if (are_enough()) return stop;  // should_stop is asked again
-  const int done = due().first;
-  return done == save ? save + 1 : std::min<int>(done, last_save);  // the save under way is no task of it
+RunCheckpoints::Position LoopTasks::position_to_save() const {
+  const auto& data = parts_.position;
+  const auto cursor = data.cursor();
+  const int done = std::max(due().first, done_before().all);
+  return {cursor.epoch,
+          cursor.step,
+          0,
+          data.source() != nullptr ? data.source()->facts() : DataFacts{},
+          done == save ? save + 1 : std::min<int>(done, last_save),  // the save under way is no task of it
+          are_enough()};
 }
 
 bool LoopTasks::perform(Task task) {
@@ -88,14 +90,15 @@ bool LoopTasks::perform(Task task) {
       return true;
     case stop: ask_to_stop(); return true;
     case save:
-      if (saves_now()) write_checkpoint();
+      if (saves_now() && done_before().all <= save) write_checkpoint();
       return true;
     case last_validation:
+      if (done_before().all > last_validation) return true;
       if (config_.validate_only || !position.epoch_is_over())
         return validate(position.cursor().epoch - (position.epoch_is_over() ? 1 : 0), false);
       return true;
     case last_save:
-      if (!saved_now()) write_checkpoint();
+      if (!saved_now() || validates_last()) write_checkpoint();
   }
   return true;
 }
@@ -145,7 +148,7 @@ bool LoopTasks::are_enough() const {
 void LoopTasks::ask_to_stop() {
   const auto& should_stop = parts_.callbacks.should_stop;
   const auto done = rank_.steps_done();
-  const bool again = done_before() > 0;
+  const bool again = done_before().again > 0;
   if (!should_stop || !(again || parts_.position.epoch_is_over() || done % config_.log_interval == 0)) return;
   auto says = at::full({1}, should_stop() ? 1.0 : 0.0, at::kDouble);
   rank_.all_reduce(says, ReduceOp::max, "should_stop");
@@ -161,13 +164,18 @@ bool LoopTasks::saves_now() const {
   return is_best() || (config_.save_every > 0 && done > 0 && done % config_.save_every == 0);
 }
 
+// After the save of this step.
+bool LoopTasks::validates_last() const {
+  return validation_ && !parts_.position.epoch_is_over() && done_before().all <= last_validation;
+}
+
 bool LoopTasks::saved_now() const { return saves_now() && !compute_.task_due(save); }
 
 void LoopTasks::write_checkpoint() {
   if (!checkpoints_ || config_.validate_only) return;
   const TraceSpan span("checkpoint", TraceEvent::Kind::phase);
   const auto started = std::chrono::steady_clock::now();
-  checkpoints_->save(position_in(parts_.position, done_for_checkpoint()), is_best());
+  checkpoints_->save(position_to_save(), is_best());
   parts_.records.add_checkpoint(milliseconds_since(started));
 }
 
@@ -183,7 +191,8 @@ void LoopTasks::run() {
   if (rank_.steps_done() > 0) gather_trace_if_due();  // once more, where a rank was lost after it
   if (checkpoints_) checkpoints_->look();
   rank_.retry([&] {
-    if (const int before = done_before(); before > 0 && compute_.task_due(before - 1)) compute_.task_done(before - 1);
+    if (const int before = done_before().again; before > 0 && compute_.task_due(before - 1))
+      compute_.task_done(before - 1);
     parts_.own_state.settle(due());
     parts_.own_state.keep_if_needed(due());
     if (rank_.steps_done() > 0) (void)perform(program, save);
@@ -205,13 +214,14 @@ bool LoopTasks::end_of_steps() {
   if (checkpoints_ && !config_.validate_only) checkpoint = checkpoints_->finish([this] { write_checkpoint(); });
   fault_point("end", compute_.steps_done());
   compute_.leave_loop();
+  compute_.task_done(last_save);  // another loop may follow, at this step, whose place in the data is another
   report_end(checkpoint);
   return true;
 }
 
 void LoopTasks::report_end(const std::string& checkpoint) {
   if (config_.validate_only) return;
-  if (const auto done = rank_.steps_done(); done_before() > 0 && !are_enough() && !rank_.stop_requested()) {
+  if (const auto done = rank_.steps_done(); done_before().again > 0 && !are_enough() && !rank_.stop_requested()) {
     const bool by_steps = config_.max_steps > 0 && done >= config_.max_steps;
     parts_.records.log("nothing is left to train: the run was finished at step " + std::to_string(done) + "; " +
                        (by_steps ? "raise --max_steps (" + std::to_string(config_.max_steps)
@@ -255,9 +265,11 @@ void LoopTasks::keep_checkpoints(Optimizer& optimizer) {
       const auto position =
           checkpoints_->resume(config_.resume, [this](const std::string& line) { parts_.records.log(line); });
       parts_.position.resume_at({position.epoch, position.step_in_epoch}, position.round, position.data);
-      if (!config_.validate_only)
-        compute_.notes()[kResumed] =
-            std::to_string(rank_.steps_done()) + " " + std::to_string(position.tasks_done.value_or(save + 1));
+      if (config_.validate_only) return;
+      const auto done = position.tasks_done.value_or(save + 1);
+      const auto again = position.enough ? std::min<std::int64_t>(done, stop) : done;  // should_stop is asked again
+      compute_.notes()[kResumed] =
+          std::to_string(rank_.steps_done()) + " " + std::to_string(again) + " " + std::to_string(done);
     });
   }
 }
@@ -292,7 +304,7 @@ void LoopTasks::save_if_parked(const Error& error) {
   if (checkpoints_ && !config_.validate_only && parts_.position.has_loop() && error.code() == ErrorCode::parked &&
       error.report().rank == rank_.rank()) {
     parts_.own_state.go_back(due());
-    checkpoints_->save_alone(position_in(parts_.position, done_for_checkpoint()));
+    checkpoints_->save_alone(position_to_save(), is_best());
   }
 }
 

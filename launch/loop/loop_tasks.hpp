@@ -73,11 +73,16 @@ class LoopTasks {
   /// after it. Throws what they throw; then all ranks are to come here again.
   bool perform(Task first, Task last);
   bool perform(Task task);
-  /// How many are done, for a checkpoint that is written now.
-  std::int64_t done_for_checkpoint() const;
+  /// For a checkpoint that is written now.
+  RunCheckpoints::Position position_to_save() const;
   DueTasks due() const;
-  /// How many of this step were done in the run that this one goes on from; 0: it is not the step of its checkpoint.
-  int done_before() const;
+  /// How many of this step's were done by the run that this one goes on from; 0: it is not the step of its checkpoint.
+  struct DoneBefore {
+    int again = 0;  ///< ... of which this many are not done again
+    int all = 0;
+  };
+  DoneBefore done_before() const;
+  bool validates_last() const;
   void refuse_late(const char* call, bool called) const;
   bool is_best() const;
   bool validate(std::int64_t epoch, bool may_be_best);

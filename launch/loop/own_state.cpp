@@ -137,16 +137,18 @@ void OwnState::check_equal() const {
   if (odd.empty()) return;
   const auto& theirs = hashes[static_cast<std::size_t>(odd.front())];
   const auto& other = *std::find_if(hashes.begin(), hashes.end(), [&](const auto& hash) { return hash != theirs; });
-  const auto same = static_cast<std::size_t>(
-      std::mismatch(theirs.begin(), theirs.end(), other.begin(), other.end()).first - theirs.begin());
-  const auto& name =
-      std::next(states_.begin(), static_cast<std::ptrdiff_t>(same * states_.size() / text.size()))->first;
+  std::string name;  // of the first that differs; a rank may have other states at all
+  if (theirs.size() == other.size()) {
+    const auto same = std::mismatch(theirs.begin(), theirs.end(), other.begin()).first - theirs.begin();
+    const auto number = static_cast<std::size_t>(same) * states_.size() / theirs.size();
+    name = " '" + std::next(states_.begin(), static_cast<std::ptrdiff_t>(number))->first + "'";
+  }
   throw Error(ErrorReport{ErrorCode::mismatch,
                           odd.front(),
                           {},
                           rank_.steps_done(),
                           "state",
-                          "rank " + std::to_string(odd.front()) + " holds another state '" + name + "' than the others",
+                          "rank " + std::to_string(odd.front()) + " holds another state" + name + " than the others",
                           "change it on all ranks alike, from what is the same on all"});
 }
 

@@ -21,7 +21,7 @@
 namespace troupe {
 namespace {
 
-constexpr const char* kTasksDone = "tasks_done";
+constexpr const char *kTasksDone = "tasks_done", *kEnough = "enough";
 
 nlohmann::json to_json(const Error& error) {
   return {{"code", static_cast<int>(error.code())},
@@ -137,8 +137,12 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       const auto states = manifest.metadata.find("states");
       own_state = parts_.own_state.read(folder, states == manifest.metadata.end() ? "" : states->second,
                                         [&notes](const std::string& note) { notes.push_back(note); });
-      position = {manifest.epoch, manifest.step_in_epoch, manifest.step_in_epoch, data_of(manifest.metadata),
-                  whole_in(manifest.metadata, kTasksDone)};
+      position = {manifest.epoch,
+                  manifest.step_in_epoch,
+                  manifest.step_in_epoch,
+                  data_of(manifest.metadata),
+                  whole_in(manifest.metadata, kTasksDone),
+                  whole_in(manifest.metadata, kEnough) == manifest.step};
       const auto so_far = BestValidation::read(manifest.metadata);
       accept = [&compute, so_far, counters, metadata = manifest.metadata, step = manifest.step]() mutable {
         so_far.keep(compute);
@@ -216,6 +220,7 @@ std::map<std::string, std::string> RunCheckpoints::metadata(const Position& posi
   if (data.samples > 0) metadata["samples"] = std::to_string(data.samples);
   if (data.files != 0) metadata["files_hash"] = std::to_string(data.files);
   if (position.tasks_done) metadata[kTasksDone] = std::to_string(*position.tasks_done);
+  if (position.enough) metadata[kEnough] = std::to_string(compute.steps_done());
   metadata["run_dir"] = rank_.config().run_dir;
   metadata["job"] = system_of(rank_).options().job_id;
   BestValidation::of(compute).write(metadata);
@@ -249,7 +254,7 @@ void RunCheckpoints::save(const Position& position, bool best) {
   fault_point("save", compute.steps_done());
 }
 
-void RunCheckpoints::save_alone(const Position& position) {
+void RunCheckpoints::save_alone(const Position& position, bool best) {
   auto& strategy = system_of(rank_).compute().strategy();
   if (rank_.config().save_every < 0) return;
   if (strategy.saved_state().shards_state()) {
@@ -262,7 +267,7 @@ void RunCheckpoints::save_alone(const Position& position) {
   start_checkpointer(attempt, true);
   auto state = replicated_state(strategy, optimizer_);
   for (auto& tensor : parts_.own_state.tensors()) state.push_back(std::move(tensor));
-  send(position, attempt, false, 0, 1, parts_for(state, 0, 1));
+  send(position, attempt, best, 0, 1, parts_for(state, 0, 1));
   await_end();
 }
 

@@ -32,6 +32,7 @@ class RunCheckpoints {
     std::int64_t round = 0;                  ///< of a loop over uneven batches: step_in_epoch as it was saved
     DataFacts data;                          ///< in which the epoch is
     std::optional<std::int64_t> tasks_done;  ///< of LoopTasks, at this step; nothing: an older checkpoint
+    bool enough = false;                     ///< Callbacks::should_stop ended the run
   };
   /// Collective. Every rank reads what it needs of the checkpoint that `selector` means, see choose_checkpoint; refused
   /// ones are told to `log`. Throws on all ranks if none is good for all.
@@ -40,7 +41,7 @@ class RunCheckpoints {
   void save(const Position& position, bool best);
   /// Not collective: this rank alone, when there are no others any more. Waits for the disk. Saves nothing, and says
   /// so, where the others held a part of the state.
-  void save_alone(const Position& position);
+  void save_alone(const Position& position, bool best);
   /// Whether the save that is under way has ended by now; waits for nothing.
   void look();
   /// Collective. Waits until what was saved is on disk; `again` is called, on all ranks, if the last save came to

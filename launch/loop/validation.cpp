@@ -40,29 +40,24 @@ Batch without_substitutes(const Dataset& held_out, std::vector<std::int64_t> ask
 
 }  // namespace
 
-BestValidation BestValidation::of(Compute& compute) {
-  auto best = read(compute.notes());
-  best.step = whole_in(compute.notes(), kBestStep).value_or(-1);
-  return best;
-}
+BestValidation BestValidation::of(Compute& compute) { return read(compute.notes()); }
 
 BestValidation BestValidation::read(const std::map<std::string, std::string>& texts) {
   BestValidation best;
   best.accuracy = real_in(texts, kBest).value_or(best.accuracy);
   best.loss = real_in(texts, kBestLoss).value_or(best.loss);
+  best.step = whole_in(texts, kBestStep).value_or(best.step);
   return best;
 }
 
 void BestValidation::write(std::map<std::string, std::string>& texts) const {
   texts[kBest] = formatted("%.17g", accuracy);
+  texts[kBestStep] = std::to_string(step);
   texts.erase(kBestLoss);
   if (std::isfinite(loss)) texts[kBestLoss] = formatted("%.17g", loss);
 }
 
-void BestValidation::keep(Compute& compute) const {
-  write(compute.notes());
-  compute.notes()[kBestStep] = std::to_string(step);
-}
+void BestValidation::keep(Compute& compute) const { write(compute.notes()); }
 
 bool BestValidation::is_beaten_by(const ValidationReport& report) const {
   return report.accuracy > accuracy || (report.accuracy == accuracy && report.loss < loss);

@@ -3,6 +3,9 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
 
 #include "launch/process/displayable.hpp"
 #include "launch/run/run_identity.hpp"
@@ -18,6 +21,14 @@ constexpr const char* kLatest = "latest";
 fs::path normal(const std::string& folder) {
   auto path = fs::path(folder).lexically_normal();
   return path.has_filename() ? path : path.parent_path();  // `runs/a/` ends in an empty name
+}
+
+// A rank's log that has nothing but the settings' refusal.
+bool refuses(const fs::path& log) {
+  std::ifstream in(log);
+  std::string line, more;
+  if (!std::getline(in, line)) return true;  // of a spare that was not needed
+  return line.starts_with("error: ") && !line.starts_with("error: rank ") && !std::getline(in, more);
 }
 
 [[noreturn]] void fail(const std::string& path, int error) {
@@ -44,16 +55,18 @@ void RunLock::take() {
 }
 
 void RunLock::remove_unused() {
+  if (!lock_ || !is_new_) return;
   std::error_code failure;
-  if (!lock_ || !is_new_ || fs::exists(folder_ + "/run.json", failure)) return;
+  std::vector<fs::path> known;
   for (const auto& entry : fs::directory_iterator(folder_, failure)) {
     const auto name = entry.path().filename().string();
-    if (name == "journal" || (name.starts_with("rank") && name.ends_with(".log")) || name.starts_with("ledger-rank"))
-      fs::remove(entry.path(), failure);
+    const bool is_log = (name.starts_with("rank") || name.starts_with("spare")) && name.ends_with(".log");
+    if (!(is_log && refuses(entry.path())) && name != "journal" && name != "lock") return;
+    known.push_back(entry.path());
   }
   lock_.reset();
-  fs::remove(folder_ + "/lock", failure);
-  fs::remove(folder_, failure);  // not if there is more in it
+  for (const auto& path : known) fs::remove(path, failure);
+  fs::remove(folder_, failure);
 }
 
 void point_latest_to(const std::string& folder, int slot) {

@@ -20,8 +20,8 @@ class RunLock {
   /// Makes the folder and locks it; later calls do nothing. One thread. Throws Error(unavailable) where another job has
   /// it, with host and process, Error(usage) for runs/latest itself and for another run's records, Error(io).
   void take();
-  /// The ranks have refused the settings: where take() has made the folder for this run, and the run has written no
-  /// record, it goes, with the logs of what is on the screen.
+  /// The job has ended by a mistake of the user: where take() has made the folder for this run, and there is nothing in
+  /// it but logs with the refusal of a setting, which is on the screen, it goes.
   void remove_unused();
 
  private:

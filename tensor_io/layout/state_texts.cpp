@@ -32,7 +32,7 @@ const std::map<std::string, Rule, std::less<>>& rules() {
       {"local_steps.last", {Kind::whole, 0, kMostIndex}},
       {"local_steps.next", {Kind::wholes, 0, 2 * kMostSteps}},
       {"local_steps.outer_steps", {Kind::whole, 0, kMostSteps}},
-      {"resumed", {Kind::wholes, 0, kMostSteps, 2}},
+      {"resumed", {Kind::wholes, 0, kMostSteps, 3}},
       {"samples", {Kind::whole, 0, std::numeric_limits<std::int64_t>::max()}},
       {"step", {Kind::whole, 0, kMostSteps}},
       {kStopSignal, {Kind::whole, 0, 64}},

@@ -1,3 +1,4 @@
+#include <csignal>
 #include <mutex>
 
 #include "launch/loop/rank_system.hpp"
@@ -5,6 +6,7 @@
 #include "tensor_io/base/random_seed.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/run_program.hpp"
+#include "tests/support/scratch_directory.hpp"
 
 using namespace troupe;
 
@@ -152,4 +154,54 @@ TEST_CASE("[D11] a rank without any batch, micro-batches and a missing model are
   CHECK_THAT(run(2, true, false)[0], Catch::Contains("grad_accum_steps is 2"));
   const auto errors = run(1, true, true);
   for (const auto& error : errors) CHECK_THAT(error, Catch::Contains("rank 1") && Catch::Contains("no batch at all"));
+}
+
+namespace {
+
+class FewSamples final : public Dataset {
+ public:
+  std::int64_t size() const override { return 8; }
+  Example get(std::int64_t index, const SampleContext&) const override {
+    const auto [input, target] = samples(1, 500 + static_cast<std::uint64_t>(index));
+    return {input[0], target[0]};
+  }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "[D11] [U04] a run that a signal stops in the first of its loops goes on there, with a validation and without") {
+  const bool validates = GENERATE(true, false);
+  const testing::ScratchDirectory folder;
+  const auto batches = [&](bool stops) {  // of rank 0: loop and length
+    std::vector<std::pair<int, std::int64_t>> seen;
+    auto config = plain_config();
+    config.checkpoint_dir = folder.path();
+    config.run_dir = "";
+    config.schedule = "constant";
+    if (!stops) config.resume = "latest";
+    const auto errors = testing::run_program(2, config, [&](Rank& rank) {
+      auto net = make_net();
+      rank.distribute(net);
+      auto optimizer = rank.make_optimizer(*net);
+      rank.keep_checkpoints(*optimizer);
+      if (validates)
+        rank.validate_on(std::make_shared<FewSamples>(), [&](const Batch& b) {
+          return net->loss({b.input, b.target});
+        });
+      const auto mine = batches_of(0);
+      for (int loop = 0; loop < 2; ++loop) {
+        for (const auto& batch : rank.uneven(mine)) {
+          if (rank.is_main()) seen.emplace_back(loop, batch.first.size(0));
+          if (stops && rank.steps_done() == 1) system_of(rank).compute().services().status->stop_signal = SIGTERM;
+          rank.backward(net->loss(batch));
+          (void)rank.step(*optimizer);
+        }
+      }
+    });
+    for (const auto& error : errors) CHECK(error.empty());
+    return seen;
+  };
+  CHECK((batches(true) == std::vector<std::pair<int, std::int64_t>>{{0, 4}, {0, 4}}));
+  CHECK((batches(false) == std::vector<std::pair<int, std::int64_t>>{{0, 4}, {0, 2}, {1, 4}, {1, 4}, {1, 4}, {1, 2}}));
 }

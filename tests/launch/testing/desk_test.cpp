@@ -345,35 +345,44 @@ TEST_CASE("[U04] a validation that a signal cuts off is done by the run that goe
 }
 
 TEST_CASE("[U04] a validation within an epoch, at the run's end, is not done again by runs that go on") {
-  const troupe::testing::ScratchDirectory folder;
-  const std::vector<std::string> six{"--max_steps", "6"}, again{"--max_steps", "6", "--resume", "latest"};
-  const auto first = std::make_shared<Seen>(), second = std::make_shared<Seen>(), third = std::make_shared<Seen>();
-  CHECK(run_kept(stopped_in_validation(first, 6), folder.path(), 2, "ddp", six) == 128 + SIGTERM);
-  CHECK(first->validated.size() == 1);
-  CHECK(run_kept(desk_job(second), folder.path(), 2, "ddp", again) == 0);
-  CHECK(second->validated.size() == 1);
-  CHECK(second->validated.contains(6));
-  CHECK(run_kept(desk_job(third), folder.path(), 2, "ddp", again) == 0);
-  CHECK(third->validated.empty());
+  for (const std::string save_every : {"1000", "3"}) {
+    INFO(save_every);
+    const troupe::testing::ScratchDirectory folder;
+    const std::vector<std::string> six{"--max_steps", "6", "--save_every", save_every};
+    auto again = six;
+    again.insert(again.end(), {"--resume", "latest"});
+    const auto first = std::make_shared<Seen>(), second = std::make_shared<Seen>(), third = std::make_shared<Seen>();
+    CHECK(run_kept(stopped_in_validation(first, 6), folder.path(), 2, "ddp", six) == 128 + SIGTERM);
+    CHECK(first->validated.size() == 1);
+    CHECK(run_kept(desk_job(second), folder.path(), 2, "ddp", again) == 0);
+    CHECK(second->validated.size() == 1);
+    CHECK(second->validated.contains(6));
+    CHECK(run_kept(desk_job(third), folder.path(), 2, "ddp", again) == 0);
+    CHECK(third->validated.empty());
+  }
 }
 
 TEST_CASE("[U04] a run that the program has ended is ended when it goes on, unless the program thinks otherwise") {
   for (const int ranks : {1, 3}) {
-    INFO(ranks);
-    const troupe::testing::ScratchDirectory folder;
-    const auto run = [&](std::int64_t most, const std::vector<std::string>& more, const char* interval = "3") {
-      const auto seen = std::make_shared<Seen>();
-      auto words = more;
-      words.insert(words.end(), {"--log_interval", interval});
-      CHECK(run_kept(desk_job(seen, [most](const Desk& desk) { return desk.counter.steps >= most; }), folder.path(),
-                     ranks, "ddp", words) == 0);
-      return seen->logged.empty() ? 0 : seen->logged.rbegin()->first + 1;
-    };
-    CHECK(run(5, {}) == 6);
-    for (int again = 0; again < 3; ++again) CHECK(run(5, {"--resume", "latest"}, again < 2 ? "3" : "5") == 0);
-    CHECK(run(8, {"--resume", "latest"}) == 8);  // the end of an epoch
-    CHECK(run(8, {"--resume", "latest"}) == 0);
-    CHECK(run(100, {"--resume", "latest"}) == 12);
+    for (const std::string save_every : {"1000", "3"}) {
+      INFO(ranks << " ranks, save_every " << save_every);
+      const troupe::testing::ScratchDirectory folder;
+      const auto run = [&](std::int64_t most, std::size_t validations, const std::vector<std::string>& more,
+                           const char* interval = "3") {
+        const auto seen = std::make_shared<Seen>();
+        auto words = more;
+        words.insert(words.end(), {"--log_interval", interval, "--save_every", save_every});
+        CHECK(run_kept(desk_job(seen, [most](const Desk& desk) { return desk.counter.steps >= most; }), folder.path(),
+                       ranks, "ddp", words) == 0);
+        CHECK(seen->validated.size() == validations);
+        return seen->logged.empty() ? 0 : seen->logged.rbegin()->first + 1;
+      };
+      CHECK(run(5, 2, {}) == 6);
+      for (int again = 0; again < 3; ++again) CHECK(run(5, 0, {"--resume", "latest"}, again < 2 ? "3" : "5") == 0);
+      CHECK(run(8, 1, {"--resume", "latest"}) == 8);  // the end of an epoch
+      CHECK(run(8, 0, {"--resume", "latest"}) == 0);
+      CHECK(run(100, 1, {"--resume", "latest"}) == 12);
+    }
   }
 }
 
