@@ -346,6 +346,13 @@ TEST_CASE("[L05] sharded ranks that lose one in their first step go back to buff
       {R"({"ranks": 2, "strategy": "fsdp", "norm": "batch", "event": "kill", "kill_at": "optimizer", "hurt_step": 0})"});
 }
 
+TEST_CASE("[U04] each validation is right, also where a replica is lost after it or a signal cuts it off") {
+  right(
+      {R"({"ranks": 3, "strategy": "local_sgd", "samples": 13, "batch_size": 24, "drop_last": false, "max_steps": 6, "validate": 31, "event": "lose", "hurt_rank": "first"})",
+       R"({"ranks": 2, "desk": true, "validate": 31, "event": "resume", "stop_at": "validate"})",
+       R"({"ranks": 2, "strategy": "fsdp", "desk": true, "validate": 31, "event": "resume", "resume_ranks": 1})"});
+}
+
 TEST_CASE("[L05] fault 8: a rank that stands still too long is killed and replaced; a shorter stop changes nothing") {
   right({R"({"ranks": 2, "event": "hang"})", R"({"ranks": 2, "strategy": "fsdp", "event": "stop"})",
          R"({"ranks": 2, "event": "slow", "kill_at": "vote", "hurt_rank": "first"})"});
