@@ -127,7 +127,7 @@ TEST_CASE("[T05] a bar and what is beside it keep their places as the numbers ch
     report.step = number, report.total_steps = 100, report.epoch = (number - 1) / 10, report.epochs = 10;
     report.seconds_left = 500 - number;
     StepReport step;
-    step.loss = 2.0 / number, step.samples = 64, step.correct = 30 + number / 3, step.step_ms = 9 + number;
+    step.loss = 2.0 / number, step.samples = 64, step.correct = 30 + 0.3 * number, step.step_ms = 9 + number;
     report.window.add(step);
     const auto bar = progress_bar(report, static_cast<std::size_t>(columns));
     ends.insert(bar.find(']')), epochs.insert(bar.find("epoch")), losses.insert(bar.find("loss"));

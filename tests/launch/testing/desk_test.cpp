@@ -102,7 +102,7 @@ troupe::Job desk_job(const std::shared_ptr<Seen>& seen, std::function<bool(const
 const Settings kDesk{.max_steps = 12, .epochs = 3, .batch_size = 24};
 
 std::shared_ptr<Seen> train(const Cluster& cluster, const Settings& settings, bool must_end_well = true) {
-  const auto seen = std::make_shared<Seen>();
+  auto seen = std::make_shared<Seen>();
   const auto run = cluster.train(desk_job(seen), settings);
   INFO(run.error());
   if (must_end_well) REQUIRE(run.exit_code() == 0);
