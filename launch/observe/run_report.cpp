@@ -160,7 +160,7 @@ std::string own_html(const RunHistory& run) {
     if (++drawn > kMost) break;
     for (auto& line : of_name) line.points = by_step(std::move(line.points));
     std::erase_if(of_name, [](const auto& line) { return line.points.empty(); });
-    html += svg_chart({name, "step", name, std::move(of_name), marks(run), false});
+    html += svg_chart({name, "step", "", std::move(of_name), marks(run), false});
   }
   if (lines.size() > kMost)
     html += "<p class=\"missing\">" + std::to_string(lines.size() - kMost) + " more are in metrics.jsonl.</p>\n";
