@@ -299,7 +299,7 @@ TEST_CASE("[L04] members leave once all have stopped for it between two steps, a
   q.survivors[1].leaves = "SIGTERM";
   for (auto& survivor : q.survivors) survivor.report->parted = true;
   q.survivors[1].report->leaves = true;
-  SECTION("another has its notice since the vote: nobody has what it holds, and it stays for a step") {
+  SECTION("another has its notice since the vote: no other has what it holds, and it stays for a step") {
     q.survivors[2].leaves = "SIGTERM";
     const auto answer = plan_membership(q);
     REQUIRE(answer.action == Action::go);
