@@ -1,7 +1,5 @@
 #include "actors/compute/snapshot_schedule.hpp"
 
-#include <algorithm>
-
 #include "actors/strategy/handover.hpp"
 #include "actors/strategy/snapshots.hpp"
 #include "tensor_io/device/device_stream.hpp"
@@ -31,7 +29,7 @@ bool SnapshotSchedule::hand_over(Optimizer& optimizer, const std::vector<int>& l
     core_.program_communicator().wait_on_host(over, "what leaving members hold");
   }
   core_.strategy->set_rollback_point();
-  core_.protocol.part(std::find(leaving.begin(), leaving.end(), core_.rank()) != leaving.end());
+  core_.protocol.part(leaving);
   return true;
 }
 

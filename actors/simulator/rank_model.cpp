@@ -427,7 +427,7 @@ void RankModel::vote() {
 // Members leave.
 void RankModel::part(const std::vector<int>& leaving) {
   collective(kProgram, "hand over", {}, [this, leaving](const Pieces&) {
-    protocol_.part(std::find(leaving.begin(), leaving.end(), rank()) != leaving.end());
+    protocol_.part(leaving);
     leave(report(ErrorCode::aborted, {}, "members leave"));
   });
 }

@@ -1,5 +1,6 @@
 #include "actors/step/step_protocol.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace troupe {
@@ -58,6 +59,11 @@ void StepProtocol::join(Membership next) {
   votes_.clear();
   tasks_done_ = group_.tasks_done;
   step_ = group_.resume_step;
+}
+
+void StepProtocol::part(const std::vector<int>& leaving) {
+  parted_ = true;
+  leaves_ = std::find(leaving.begin(), leaving.end(), rank_) != leaving.end();
 }
 
 void StepProtocol::settled_optimizer() {

@@ -79,9 +79,8 @@ class StepProtocol {
   /// What lies between two steps is numbered from 0: whether number `index` is still to be done.
   bool task_due(int index) const noexcept { return tasks_done_ <= index; }
   void task_done(int index) noexcept { tasks_done_ = index + 1; }
-  /// Members leave, between two steps: what only they hold is where it stays; this rank is one of them. `interruption`
-  /// follows.
-  void part(bool leaves) noexcept { parted_ = true, leaves_ = leaves; }
+  /// These ranks leave, between two steps: what only they hold is where it stays. `interruption` follows.
+  void part(const std::vector<int>& leaving);
   bool parted() const noexcept { return parted_; }
   /// This rank's part of the save with this id is on its way. Interrupted before, it ends that save for all.
   void begins_save(std::string id) { save_begun_ = std::move(id); }

@@ -193,8 +193,9 @@ void LoopTasks::run() {
   rank_.retry([&] {
     if (const int before = done_before().again; before > 0 && compute_.task_due(before - 1))
       compute_.task_done(before - 1);
-    parts_.own_state.settle(due());
-    parts_.own_state.keep_if_needed(due());
+    const auto tasks = due();
+    parts_.own_state.settle(tasks);
+    parts_.own_state.keep_if_needed(tasks);
     if (rank_.steps_done() > 0) (void)perform(program, save);
   });
 }

@@ -25,10 +25,10 @@ using State = std::map<std::string, at::Tensor>;
 struct Outcome {
   std::string error;                        ///< empty, or what the job ended with: one line
   std::map<std::int64_t, StepSeen> steps;   ///< by their numbers
-  std::map<std::int64_t, State> states;     ///< after so many steps
+  std::map<std::int64_t, State> states;     ///< by steps done
   std::int64_t between_steps = 0;           ///< calls of the program's work between steps
   std::optional<std::int64_t> twice;        ///< a step that the metrics have more than once
-  std::map<std::int64_t, double> held_out;  ///< losses of the validations, after so many steps
+  std::map<std::int64_t, double> held_out;  ///< losses of the validations, by steps done
 };
 
 /// By epoch and position: the number of the sample there. What is missing has its own number.
