@@ -195,6 +195,7 @@ BlockCalls::BlockCalls(const BlockCalls&) : BlockCalls() {}
 
 BlockCalls::RecomputeScope::RecomputeScope() { ++recomputing; }
 BlockCalls::RecomputeScope::~RecomputeScope() { --recomputing; }
+bool BlockCalls::is_recomputing() noexcept { return recomputing > 0; }
 
 void BlockCalls::update_quiet() { quiet_ = shared_->hooks.empty() && !shared_->runner; }
 
@@ -222,7 +223,7 @@ void BlockCalls::run_call(const std::shared_ptr<BlockBody>& body) {
   auto& call = record->call;
   call.block = this;
   call.id = next_call.fetch_add(1, std::memory_order_relaxed);
-  call.recompute = recomputing > 0;
+  call.recompute = is_recomputing();
   record->owner = shared_;
   record->parent = enclosing_call;
   const auto hooks = shared_->hooks;

@@ -118,6 +118,8 @@ class BlockCalls {
     RecomputeScope(const RecomputeScope&) = delete;
     RecomputeScope& operator=(const RecomputeScope&) = delete;
   };
+  /// A RecomputeScope lives on this thread.
+  static bool is_recomputing() noexcept;
 
   struct Shared;
   struct Record;

@@ -105,6 +105,8 @@ constexpr const char* kHelp =
     "  launch --nproc N [--run-dir DIR] PROGRAM [ARGUMENTS]   start N ranks of PROGRAM on this machine\n"
     "  doctor [--hosts FILE|a:8,b:8]                          what would keep a job from running, and what to do about "
     "it\n"
+    "  compile SOURCE.py:FUNCTION -o MODEL                    a model in Python, for training without Python\n"
+    "  train --model MODEL [--name value ...]                 trains it: a program for launch\n"
     "  debug PROGRAM [ARGUMENTS]                              your program in six steps: what is wrong with it over "
     "several ranks\n"
     "  checkpoint ls|inspect|verify|convert PATH              what training left on disk; checkpoint --help says more\n"
@@ -334,6 +336,32 @@ int become(const std::string& name, const std::vector<std::string>& words) {
                       "it is built and installed with this command");
 }
 
+// Becomes Python with a module of Troupe's package: beside an installed command, or in this command's own source tree.
+int run_python(const std::string& module, const std::vector<std::string>& words) {
+  const auto here = std::filesystem::path(own_path()).parent_path();
+  std::string folder;
+  for (const auto& candidate :
+       {here / "../share/troupe/python", here / "../..", std::filesystem::path(TROUPE_PYTHON_SOURCE)}) {
+    if (folder.empty() && std::filesystem::exists(candidate / "troupe/compile.py"))
+      folder = candidate.lexically_normal();
+  }
+  const char* chosen = std::getenv("TROUPE_PYTHON");
+  const std::string python = chosen != nullptr && *chosen != 0 ? chosen : "python3";
+  if (folder.empty())
+    throw troupe::Error(troupe::ErrorCode::unavailable, "the Python package troupe",
+                        "it is not installed with this command");
+  const char* others = std::getenv("PYTHONPATH");
+  ::setenv("PYTHONPATH", (folder + (others != nullptr && *others != 0 ? std::string(":") + others : "")).c_str(), 1);
+  ::setenv("TROUPE_COMMAND", own_path().c_str(), 1);
+  std::vector<std::string> all{python, "-m", module};
+  all.insert(all.end(), words.begin(), words.end());
+  std::vector<char*> arguments(all.size() + 1, nullptr);
+  std::transform(all.begin(), all.end(), arguments.begin(), [](std::string& word) { return word.data(); });
+  ::execvp(python.c_str(), arguments.data());
+  throw troupe::Error(troupe::ErrorCode::unavailable, python, std::strerror(errno),
+                      "install Python 3 with torch, or say where it is: TROUPE_PYTHON=/path/to/python3");
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.empty()) return std::fputs(kHelp, stderr), 2;
   const std::vector<std::string> rest(words.begin() + 1, words.end());
@@ -348,6 +376,8 @@ int run(const std::vector<std::string>& words) {
   if (verb == "debug") return troupe::debug_command(rest, own_path());
   if (verb == "keys") return make_keys(rest);
   if (verb == "checkpoint") return become("troupe-checkpoint", rest);
+  if (verb == "compile") return run_python("troupe.compile", rest);
+  if (verb == "train") return become("troupe-train", rest);
   if (verb == "report") return troupe::report_command(rest);
   if (verb == "top") return troupe::top_command(rest);
   if (verb == "ps") return troupe::ps_command(rest);
@@ -357,8 +387,8 @@ int run(const std::vector<std::string>& words) {
   if (verb == "new") return troupe::new_project_command(rest, own_path());
   if (verb == "completion") return completion(rest);
   const auto near =
-      troupe::nearest_name(verb, {"launch", "doctor", "debug", "keys", "coordinator", "checkpoint", "config", "report",
-                                  "top", "ps", "attach", "drain", "new", "completion", "help"});
+      troupe::nearest_name(verb, {"launch", "compile", "train", "doctor", "debug", "keys", "coordinator", "checkpoint",
+                                  "config", "report", "top", "ps", "attach", "drain", "new", "completion", "help"});
   throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + troupe::displayable(verb) + "'",
                       near.empty() ? "see troupe --help" : "did you mean " + near + "?");
 }

@@ -49,14 +49,30 @@ BoundedFile::BoundedFile(std::string operation, int directory_fd, const std::str
   }
   bytes_ = static_cast<std::uint64_t>(status.st_size);
   owner_ = status.st_uid;
+  mode_ = status.st_mode;
 }
 
 BoundedFile::BoundedFile(BoundedFile&& other) noexcept
     : operation_(std::move(other.operation_)),
       path_(std::move(other.path_)),
       fd_(std::exchange(other.fd_, -1)),
+      begin_(other.begin_),
       bytes_(other.bytes_),
-      owner_(other.owner_) {}
+      owner_(other.owner_),
+      mode_(other.mode_) {}
+
+BoundedFile BoundedFile::part(std::uint64_t offset, std::uint64_t bytes) const {
+  BoundedFile part;
+  part.operation_ = operation_;
+  part.path_ = path_;
+  part.fd_ = ::fcntl(fd_, F_DUPFD_CLOEXEC, 0);
+  if (part.fd_ < 0) throw Error(ErrorCode::io, operation_ + ": " + path_, system_message(errno));
+  part.begin_ = begin_ + offset;
+  part.bytes_ = bytes;
+  part.owner_ = owner_;
+  part.mode_ = mode_;
+  return part;
+}
 
 BoundedFile::~BoundedFile() {
   if (fd_ >= 0) ::close(fd_);
@@ -64,8 +80,9 @@ BoundedFile::~BoundedFile() {
 
 void BoundedFile::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
+    const auto place = begin_ + offset;
     const auto got =
-        ::pread(fd_, out.data(), std::min<std::size_t>(out.size(), std::size_t{1} << 30), static_cast<off_t>(offset));
+        ::pread(fd_, out.data(), std::min<std::size_t>(out.size(), std::size_t{1} << 30), static_cast<off_t>(place));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       throw Error(ErrorCode::io, operation_ + ": " + path_,

@@ -31,6 +31,10 @@ class BoundedFile {
   std::uint64_t bytes() const noexcept { return bytes_; }
   /// The user it belongs to.
   std::uint32_t owner() const noexcept { return owner_; }
+  /// Its permissions, as stat has them.
+  std::uint32_t mode() const noexcept { return mode_; }
+  /// `bytes` of it from `offset` on, as a file that begins there; both inside of this one.
+  BoundedFile part(std::uint64_t offset, std::uint64_t bytes) const;
   /// Fills `out`, or throws: a file that ends before (somebody truncated it) is Error(bad_data).
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
   /// The whole file; Error(bad_data) before anything is allocated if it has more than `limit` bytes.
@@ -40,11 +44,14 @@ class BoundedFile {
   [[noreturn]] void refuse(const std::string& cause, std::string remedy = {}) const;
 
  private:
+  BoundedFile() = default;
+
   std::string operation_;
   std::string path_;
   int fd_ = -1;
+  std::uint64_t begin_ = 0;  // where offsets count from
   std::uint64_t bytes_ = 0;
-  std::uint32_t owner_ = 0;
+  std::uint32_t owner_ = 0, mode_ = 0;
 };
 
 /// A name out of an untrusted file as it may be printed: quoted, at most 80 characters, nothing but printable ASCII.

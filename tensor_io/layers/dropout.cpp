@@ -104,14 +104,13 @@ void DropoutImpl::place(std::shared_ptr<const ForwardPosition> position, std::in
   visit_ = calls_ = 0;
 }
 
-at::Tensor DropoutImpl::mask(const at::Tensor& input, const DropoutKey& key, std::uint64_t subsequence) const {
-  const auto of = [&](at::IntArrayRef sizes) {
-    return dropout_mask(sizes, this->options.p(), key, subsequence, input.device());
-  };
-  if (part_.ranks == 1) return of(input.sizes());
-  const auto dim = part_.dim < 0 ? part_.dim + input.dim() : part_.dim;
-  const auto own = input.size(dim);
-  auto whole = input.sizes().vec();
+at::Tensor DropoutImpl::mask(at::IntArrayRef sizes, at::Device device, const DropoutKey& key,
+                             std::uint64_t subsequence) const {
+  const auto of = [&](at::IntArrayRef all) { return dropout_mask(all, this->options.p(), key, subsequence, device); };
+  if (part_.ranks == 1) return of(sizes);
+  const auto dim = part_.dim < 0 ? part_.dim + static_cast<std::int64_t>(sizes.size()) : part_.dim;
+  auto whole = sizes.vec();
+  const auto own = whole[static_cast<std::size_t>(dim)];
   whole[static_cast<std::size_t>(dim)] *= part_.ranks;
   return of(whole).narrow(dim, part_.rank * own, own);
 }
@@ -123,6 +122,12 @@ at::Tensor DropoutImpl::forward(const at::Tensor& input) {
     throw Error(ErrorCode::usage, "troupe::nn::Dropout", "it does not work in place",
                 "leave inplace(true) out of its options");
   }
+  auto factor = draw_mask(input.sizes(), input.device()).to(input.scalar_type());
+  if (p < 1) factor.div_(1 - p);
+  return input * factor;
+}
+
+at::Tensor DropoutImpl::draw_mask(at::IntArrayRef sizes, at::Device device) {
   std::uint64_t key = 0, subsequence = 0;
   if (!position_) key = key_from_libtorch();  // in a replay too, for whoever draws from that generator next
   if (const auto* draw = DropoutDraws::replayed()) {
@@ -141,9 +146,7 @@ at::Tensor DropoutImpl::forward(const at::Tensor& input) {
                 "register it in the model before rank.distribute(model)");
   }
   const auto mask_key = key_in_memory != nullptr ? DropoutKey(*key_in_memory) : DropoutKey(key);
-  auto factor = mask(input, mask_key, subsequence).to(input.scalar_type());
-  if (p < 1) factor.div_(1 - p);
-  return input * factor;
+  return mask(sizes, device, mask_key, subsequence);
 }
 
 void DropoutImpl::pretty_print(std::ostream& stream) const {

@@ -65,6 +65,8 @@ class DropoutImpl : public torch::nn::detail::_DropoutNd<DropoutImpl> {
 
   /// Any shape and floating dtype -> the same. Throws Error(usage) where the options ask for `inplace`.
   at::Tensor forward(const at::Tensor& input);
+  /// The next call's mask alone, in train mode: bool, true where an element is kept.
+  at::Tensor draw_mask(at::IntArrayRef sizes, at::Device device);
   void pretty_print(std::ostream& stream) const override;
 
   /// Masks by this position from now on, as layer number `layer` of the model.
@@ -77,7 +79,7 @@ class DropoutImpl : public torch::nn::detail::_DropoutNd<DropoutImpl> {
   struct Part {
     int dim = 0, rank = 0, ranks = 1;
   };
-  at::Tensor mask(const at::Tensor& input, const DropoutKey& key, std::uint64_t subsequence) const;
+  at::Tensor mask(at::IntArrayRef sizes, at::Device device, const DropoutKey& key, std::uint64_t subsequence) const;
 
   Part part_;
   std::shared_ptr<const ForwardPosition> position_;

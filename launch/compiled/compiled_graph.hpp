@@ -1,0 +1,48 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launch/compiled/compiled_file.hpp"
+#include "launch/compiled/compiled_manifest.hpp"
+
+namespace troupe {
+
+/// The batch's sizes of one call, by name: `s0` is 32.
+using CompiledSizes = std::map<std::string, std::int64_t, std::less<>>;
+
+/// One forward and its backward, as a node of autograd. AOTInductor's code checks nothing, so dtype, shape and layout
+/// of every tensor are checked here. A graph is one rank's; calls come from one thread at a time.
+class CompiledGraph {
+ public:
+  /// Graph `index` of the file. `path`: the file's, for errors.
+  CompiledGraph(const CompiledFile& file, std::size_t index);
+  ~CompiledGraph();
+
+  const CompiledGraphForm& form() const noexcept { return form_; }
+  const std::string& name() const noexcept { return name_; }
+
+  /// The sizes that tensors imply: what a mask's shape is computed from. Undefined tensors imply nothing. Throws
+  /// Error(mismatch) where one does not fit; `names` has one for each input.
+  CompiledSizes sizes_of(const std::vector<at::Tensor>& inputs, const std::vector<std::string>& names) const;
+  std::vector<std::int64_t> shape(std::size_t input, const CompiledSizes& sizes) const;
+
+  /// inputs -> outputs, differentiable where an input requires grad and grad mode is on. Activations and gradients that
+  /// are laid out otherwise are copied; parameters and buffers are not, and are refused. Inputs that forward writes to
+  /// get their new values, unless `keep_written`.
+  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, const std::vector<std::string>& names,
+                              bool keep_written) const;
+
+  struct Code;
+
+ private:
+  CompiledGraphForm form_;
+  std::string name_;
+  std::shared_ptr<const Code> code_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,58 @@
+"""Graphs to machine code, by AOTInductor (PyTorch's documentation, "AOTInductor: Ahead-Of-Time Compilation for Torch.Export-ed Models")."""
+import contextlib
+import pathlib
+import re
+import shutil
+import subprocess
+
+import torch
+import torch._inductor
+import torch._inductor.config
+from torch._guards import TracingContext, detect_fake_mode, tracing
+
+from .refusal import Refusal
+
+# As /proc/cpuinfo has them, for what the compiler names differently.
+FLAG_NAMES = {"sse3": "pni", "bmi": "bmi1", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16", "sha": "sha_ni",
+              "avx512fp16": "avx512_fp16", "avxvnni": "avx_vnni", "lzcnt": "abm", "amx-tile": "amx_tile", "amx-int8": "amx_int8", "amx-bf16": "amx_bf16"}
+FLAGS = {"sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "avx512f", "avx512cd",
+         "avx512bw", "avx512dq", "avx512vl", "avx512vnni", "avx512bf16", "avx512fp16", "avxvnni", "amx-tile", "amx-int8", "amx-bf16"}
+
+
+def compiler():
+    """The C++ compiler that Inductor calls."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    try:
+        name = get_cpp_compiler()
+    except Exception:  # it throws several types
+        name = "g++"
+    if shutil.which(name) is None:
+        raise Refusal(f"there is no C++ compiler {name}; install g++ (Debian: apt-get install g++), or name one by CXX")
+    return name
+
+
+def instruction_set():
+    """The processor's extensions that the code needs, in the words of /proc/cpuinfo: all that -march=native turns on here."""
+    text = subprocess.run([compiler(), "-march=native", "-E", "-v", "-x", "c++", "/dev/null"], capture_output=True, text=True).stderr
+    on = {flag for flag in re.findall(r"-m([a-z0-9.\-]+)", text) if flag in FLAGS}
+    if not on:  # clang says it as -target-feature +avx2
+        on = {flag for flag in re.findall(r'"?\+([a-z0-9.\-]+)"?', text) if flag in FLAGS}
+    return sorted(FLAG_NAMES.get(flag, flag) for flag in on)
+
+
+def compile_graph(module, inputs, folder):
+    """The bytes of a shared object."""
+    mode = detect_fake_mode(inputs)
+    options = {"aot_inductor.package": True, "aot_inductor.link_libtorch": False, "aot_inductor.output_path": str(folder) + "/",
+               "cpp.dynamic_threads": True}
+    with tracing(TracingContext(mode)) if mode else contextlib.nullcontext():
+        files = torch._inductor.aot_compile(module, tuple(inputs), options=options)
+    files = [pathlib.Path(f) for f in ([files] if isinstance(files, str) else files) if isinstance(f, str)]
+    objects = [f for f in files if f.suffix == ".so"]
+    for file in files:
+        if file.suffix == ".json" and '"nodes": [' in file.read_text() and '"nodes": []' not in file.read_text():
+            names = sorted(set(re.findall(r'"target": "([^"]+)"', file.read_text())))
+            raise Refusal(f"AOTInductor has no C++ call for {', '.join(names) or 'an operator of the model'}")
+    if len(objects) != 1:
+        raise Refusal(f"AOTInductor made {len(objects)} shared objects of one graph")
+    return objects[0].read_bytes()
