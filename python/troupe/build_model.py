@@ -29,13 +29,14 @@ class Build:
         self.source, self.dynamic, self.say = source, dynamic, say
         self.autocast = AUTOCAST[autocast]
         self.budget = recompute
-        self.lengths_vary = True
+        self.lengths_vary, self.round = True, ""
         self.blocks = find_blocks(source.model, blocks)
         self.first_name, self.tied = {}, {}
         for name, tensor in [*source.model.named_parameters(remove_duplicate=False), *source.model.named_buffers(remove_duplicate=False)]:
             self.tied[name] = self.first_name.setdefault(id(tensor), name)
-        self.sections, self.graphs, self.places, self.constants = {}, [], {}, {}
+        self.graphs, self.places, self.constants = [], {}, {}
         self.folder = tempfile.TemporaryDirectory(prefix="troupe-compile-")
+        self.compiling = shared_object.Compiling(self.folder.name)
 
     def context(self):
         return torch.autocast("cpu", dtype=self.autocast) if self.autocast else contextlib.nullcontext()
@@ -91,7 +92,6 @@ class Build:
         key = keys[0] if train else keys[1]
         if key in self.places:
             return self.places[key]
-        begin = time.monotonic()
         if train:
             with detect_fake_mode(inputs), enable_python_dispatcher(), self.context():
                 differentiable = any(o.requires_grad for o in segment.module(*inputs))
@@ -109,16 +109,15 @@ class Build:
         number = len(self.graphs)
         self.places[keys[0]] = number
         self.places.setdefault(keys[1], number)
-        self.sections[f"{number}.forward"] = shared_object.compile_graph(graphs.forward, graphs.inputs, self.folder.name)
+        self.say(f"{label}: graph {number}, forward" + (" and backward" if graphs.backward is not None else ""))
+        self.compiling.start(f"{self.round}{number}.forward", graphs.forward, graphs.inputs)
         if graphs.backward is not None:
-            self.sections[f"{number}.backward"] = shared_object.compile_graph(graphs.backward, graphs.backward_inputs, self.folder.name)
+            self.compiling.start(f"{self.round}{number}.backward", graphs.backward, graphs.backward_inputs)
         outputs = [fresh(value, value.dtype, i in graphs.tangents) for i, value in enumerate(graphs.outputs)]
         self.graphs.append({"values": outputs, "entry": {
             "inputs": [described(i) for i in graphs.inputs], "outputs": [described(o) for o in graphs.outputs],
             "writes": [place for _, place in graphs.writes], "backward": graphs.backward is not None,
             "saved": graphs.saved, "tangents": graphs.tangents, "gradients": graphs.gradients}})
-        size = sum(len(self.sections.get(f"{number}.{part}", b"")) for part in ("forward", "backward"))
-        self.say(f"{label}: {time.monotonic() - begin:.1f} s, {size / 1e6:.1f} MB")
         return number
 
     def manifest(self):
@@ -130,7 +129,8 @@ class Build:
         except FixedLength:
             self.say("the length of sequences becomes a constant while the model is compiled: it is that of the example batch")
             self.lengths_vary = False
-            self.sections, self.graphs, self.places = {}, [], {}
+            self.compiling.stop()
+            self.graphs, self.places, self.round = [], {}, "again."
             passes = {"train": self.pass_of(True), "eval": self.pass_of(False)}
         model.train(training)
         persistent = model.state_dict().keys()
@@ -147,6 +147,9 @@ class Build:
                 tensors.append(entry)
         fields = [{"name": name, "dtype": model_file.SAFETENSORS_TYPES[t.dtype]} for name, t in self.source.fields.items()]
         values = {n: t for n, t in [*model.named_parameters(), *model.named_buffers()] if self.tied[n] == n}
+        self.compiling.wait()
+        self.sections = {name.removeprefix(self.round): path.read_bytes() for name, path in sorted(self.compiling.objects.items())
+                         if name.startswith(self.round)}
         self.sections["values"] = model_file.safetensors({**values, **{f"constant:{n}": t for n, t in self.constants.items()}})
         return {"format": 1, "torch": torch.__version__.split("+")[0], "device": "cpu", "instruction_set": shared_object.instruction_set(),
                 "autocast": str(self.autocast).removeprefix("torch.") if self.autocast else None, "model": type(model).__name__,
@@ -210,6 +213,7 @@ def build(source, output, **options):
     try:
         manifest = building.manifest()
     finally:
+        building.compiling.stop()
         building.folder.cleanup()
     model_file.write(output, manifest, building.sections)
     blocks = len(building.blocks)

@@ -37,7 +37,11 @@ def main(arguments=None):
 
 
 def run(options):
+    import torch
     from . import build_model, source
+    import torch._inductor.config
+    torch._inductor.config.compile_threads = 1  # no pool of processes that import torch again
+    torch.set_num_threads(1)  # what compiles is a fork of this process, and OpenMP's threads do not come along
     from .refusal import Refusal
     if not 0 <= options.recompute <= 1:
         raise Refusal(f"--recompute {options.recompute}: a share is 0 to 1")

@@ -1,13 +1,19 @@
 """Graphs to machine code, by AOTInductor (PyTorch's documentation, "AOTInductor: Ahead-Of-Time Compilation for Torch.Export-ed Models")."""
 import contextlib
+import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
+import sys
+import threading
+import traceback
 
 import torch
 import torch._inductor
 import torch._inductor.config
+from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 from torch._guards import TracingContext, detect_fake_mode, tracing
 
 from .refusal import Refusal
@@ -41,9 +47,9 @@ def instruction_set():
 
 
 def compile_graph(module, inputs, folder):
-    """The bytes of a shared object."""
+    """The path of a shared object below `folder`."""
     mode = detect_fake_mode(inputs)
-    options = {"aot_inductor.package": True, "aot_inductor.link_libtorch": False, "aot_inductor.output_path": str(folder) + "/",
+    options = {"compile_threads": 1, "aot_inductor.package": True, "aot_inductor.link_libtorch": False, "aot_inductor.output_path": str(folder) + "/",
                "cpp.dynamic_threads": True}
     with tracing(TracingContext(mode)) if mode else contextlib.nullcontext():
         files = torch._inductor.aot_compile(module, tuple(inputs), options=options)
@@ -55,4 +61,66 @@ def compile_graph(module, inputs, folder):
             raise Refusal(f"AOTInductor has no C++ call for {', '.join(names) or 'an operator of the model'}")
     if len(objects) != 1:
         raise Refusal(f"AOTInductor made {len(objects)} shared objects of one graph")
-    return objects[0].read_bytes()
+    return objects[0]
+
+
+class Compiling:
+    """Graphs that are compiled, as many at once as there are processors: each in a forked process, which has the graph already."""
+
+    def __init__(self, folder):
+        self.folder, self.running, self.objects = folder, {}, {}
+        self.limit = len(os.sched_getaffinity(0))
+        self.trial = threading.Thread(target=valid_vec_isa_list)  # compiles small programs, some seconds; the forks know what it found
+        self.trial.start()
+
+    def start(self, name, module, inputs):
+        self.trial.join()
+        if len(self.running) >= self.limit:
+            self.wait_for_one()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        place = pathlib.Path(self.folder) / name
+        place.mkdir()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                try:
+                    text = f"done {compile_graph(module, inputs, place)}"
+                except Refusal as refusal:
+                    text = f"refused {refusal}"
+                except BaseException:
+                    text = f"failed {traceback.format_exc()}"
+                (place / "outcome").write_text(text)
+                code = 0
+            finally:
+                os._exit(code)
+        self.running[child] = name
+
+    def wait_for_one(self):
+        child, status = os.wait()
+        name = self.running.pop(child, None)
+        if name is None:
+            return
+        outcome = pathlib.Path(self.folder) / name / "outcome"
+        kind, _, text = outcome.read_text().partition(" ") if outcome.exists() else ("failed", "", f"it ended with status {status}")
+        if kind == "done":
+            self.objects[name] = pathlib.Path(text)
+            return
+        if kind == "refused":
+            raise Refusal(text)
+        raise Refusal(f"PyTorch cannot compile a part of the model: {text.strip().splitlines()[-1]}") from RuntimeError(text)
+
+    def wait(self):
+        while self.running:
+            self.wait_for_one()
+
+    def stop(self):
+        """Ends what still runs."""
+        self.trial.join()
+        for child in self.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, 0)
+        self.running = {}
