@@ -106,6 +106,7 @@ constexpr const char* kHelp =
     "  doctor [--hosts FILE|a:8,b:8]                          what would keep a job from running, and what to do about "
     "it\n"
     "  compile SOURCE.py:FUNCTION -o MODEL                    a model in Python, for training without Python\n"
+    "  pack SOURCE.py:DATASET -o FOLDER                       a data set in Python, for training without Python\n"
     "  train --model MODEL [--name value ...]                 trains it: a program for launch\n"
     "  debug PROGRAM [ARGUMENTS]                              your program in six steps: what is wrong with it over "
     "several ranks\n"
@@ -377,6 +378,7 @@ int run(const std::vector<std::string>& words) {
   if (verb == "keys") return make_keys(rest);
   if (verb == "checkpoint") return become("troupe-checkpoint", rest);
   if (verb == "compile") return run_python("troupe.compile", rest);
+  if (verb == "pack") return run_python("troupe.pack", rest);
   if (verb == "train") return become("troupe-train", rest);
   if (verb == "report") return troupe::report_command(rest);
   if (verb == "top") return troupe::top_command(rest);
@@ -387,7 +389,7 @@ int run(const std::vector<std::string>& words) {
   if (verb == "new") return troupe::new_project_command(rest, own_path());
   if (verb == "completion") return completion(rest);
   const auto near =
-      troupe::nearest_name(verb, {"launch", "compile", "train", "doctor", "debug", "keys", "coordinator", "checkpoint",
+      troupe::nearest_name(verb, {"launch", "compile", "pack", "train", "doctor", "debug", "keys", "coordinator", "checkpoint",
                                   "config", "report", "top", "ps", "attach", "drain", "new", "completion", "help"});
   throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + troupe::displayable(verb) + "'",
                       near.empty() ? "see troupe --help" : "did you mean " + near + "?");

@@ -104,12 +104,24 @@ void match(const std::string& graph, const std::string& name, const at::Tensor& 
   }
 }
 
+// What AOTInductor throws has no type of its own, and names neither model nor remedy.
+template <class Run>
+auto named(const Code& code, const char* pass, Run run) {
+  try {
+    return run();
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    throw Error(ErrorCode::user, code.name, std::string(pass) + " failed: " + text.substr(0, text.find('\n')),
+                "compare it with Python: troupe compile --check");
+  }
+}
+
 struct GraphCall : torch::autograd::Function<GraphCall> {
   // Returns outputs, then what forward wrote.
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, at::TensorList inputs,
                                                 const std::shared_ptr<const Code>& code) {
     const auto& form = code->form;
-    auto results = code->forward->run(inputs.vec());
+    auto results = named(*code, "forward", [&] { return code->forward->run(inputs.vec()); });
     torch::autograd::variable_list kept, outputs, fixed;
     kept.reserve(form.saved.size());
     for (const auto& saved : form.saved) kept.push_back(saved.result ? results.at(saved.index) : inputs[saved.index]);
@@ -143,7 +155,7 @@ struct GraphCall : torch::autograd::Function<GraphCall> {
       inputs.push_back(
           in_order(tangent.scalar_type() == wanted.dtype ? tangent : tangent.to(wanted.dtype), wanted.order));
     }
-    auto results = code.backward->boxed_run(std::move(inputs));
+    auto results = named(code, "backward", [&] { return code.backward->boxed_run(std::move(inputs)); });
     torch::autograd::variable_list of_inputs(form.inputs.size() + 1);  // and of the code, which has none
     for (std::size_t i = 0; i < form.gradients.size(); ++i) of_inputs[form.gradients[i]] = std::move(results.at(i));
     return of_inputs;
@@ -224,7 +236,7 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> inputs, const
     results = GraphCall::apply(at::TensorList(inputs), code_);
   } else {
     const at::NoGradGuard no_grad;
-    auto all = code_->forward->run(inputs);
+    auto all = named(*code_, "forward", [&] { return code_->forward->run(inputs); });
     const auto first = static_cast<std::ptrdiff_t>(form.writes.size());
     results.assign(all.begin() + first, all.begin() + first + static_cast<std::ptrdiff_t>(form.outputs.size()));
     results.insert(results.end(), all.begin(), all.begin() + first);

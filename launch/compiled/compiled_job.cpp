@@ -19,12 +19,13 @@ void refuse_if(bool wrong, const std::string& setting, const std::string& cause,
 void check_settings(const Config& config, const CompiledModel& model) {
   const auto& m = model.manifest();
   const std::string amp_dtype = config.amp_dtype == "bf16" ? "bfloat16" : "float16";
-  refuse_if(config.device != "cpu", "device", "the model is compiled for the CPU", "leave it out: --device cpu");
+  refuse_if(config.device.starts_with("cuda"), "device", "the model is compiled for the CPU", "--device cpu");
   refuse_if(config.use_amp && m.autocast != amp_dtype, "use_amp",
             m.autocast.empty() ? "the model is compiled without autocast"
                                : "the model is compiled with autocast in " + m.autocast + ", not " + amp_dtype,
             "compile it with --autocast " + amp_dtype);
-  refuse_if(!config.param_dtype.empty(), "param_dtype", "the parameters' dtypes are compiled in",
+  refuse_if(config.param_dtype != StrategyOptions().param_dtype, "param_dtype",
+            "the parameters' dtypes are compiled in",
             "compile the model with --autocast bfloat16, or in another dtype");
   refuse_if(config.sync_batchnorm, "sync_batchnorm", "a compiled model's BatchNorm counts its own rank's samples",
             "leave it out, or use GroupNorm");

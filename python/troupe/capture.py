@@ -174,7 +174,8 @@ def replace_dropout(graph):
                 give_origin(node, new)
             node.replace_all_uses_with(new)
             graph.erase_node(node)
-        elif node.target is aten.scaled_dot_product_attention.default and len(node.args) > 4 and node.args[4] > 0:
+        elif node.target is aten.scaled_dot_product_attention.default and (
+                len(node.args) > 4 and node.args[4] > 0 or node.args[0].meta["val"].dtype == torch.float64):
             expand_attention(graph, node)
     graph.lint()
 
@@ -215,13 +216,12 @@ def remove_writes(graph):
 
 
 def expand_attention(graph, node):
-    """Attention with dropout: its definition in PyTorch's documentation, since the fused kernels draw their own numbers."""
+    """Attention by its definition in PyTorch's documentation: the fused kernels draw their own numbers for dropout, and in float64 what
+    PyTorch 2.11 says of the CPU kernel's second result is another type than it returns."""
     query, key, value = node.args[:3]
     bias = node.args[3] if len(node.args) > 3 else None
-    p, causal = node.args[4], len(node.args) > 5 and node.args[5]
+    p, causal = node.args[4] if len(node.args) > 4 else 0.0, len(node.args) > 5 and node.args[5]
     scale = node.kwargs.get("scale")
-    if node.kwargs.get("enable_gqa"):
-        raise Refusal(f"attention with dropout and enable_gqa is not supported{at(node)}; repeat the keys and values, or use no dropout there")
     q, k = query.meta["val"], key.meta["val"]
     scale = scale if scale is not None else 1 / float(q.shape[-1]) ** 0.5
     with graph.inserting_before(node):
@@ -229,6 +229,10 @@ def expand_attention(graph, node):
             new = graph.call_function(target, args)
             new.meta["val"] = like if like is not None else q.new_empty(shape, dtype=dtype or q.dtype)
             return new
+        if node.kwargs.get("enable_gqa") and q.shape[-3] != k.shape[-3]:
+            times = q.shape[-3] // k.shape[-3]
+            key, value = (call(aten.repeat_interleave.self_int, x, times, -3, like=x.meta["val"].repeat_interleave(times, -3)) for x in (key, value))
+            k = key.meta["val"]
         turned = call(aten.transpose.int, key, -2, -1, like=k.transpose(-2, -1))
         shape = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2]) + (q.shape[-2], k.shape[-2])
         scores = call(aten.matmul.default, query, turned, shape=shape)
@@ -247,7 +251,8 @@ def expand_attention(graph, node):
             else:
                 scores = call(aten.add.Tensor, scores, bias, shape=shape)
         weights = call(aten.softmax.int, scores, -1, shape=shape)
-        weights = mask_dropped(graph, weights, p, [-1] * len(shape))
+        if p > 0:
+            weights = mask_dropped(graph, weights, p, [-1] * len(shape))
         result = call(aten.matmul.default, weights, value, like=node.meta["val"])
     give_origin(node, result)
     node.replace_all_uses_with(result)

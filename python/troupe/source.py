@@ -63,11 +63,11 @@ def loss_parts(result, needs_gradient=True):
     return value, count, correct
 
 
-def read(text):
-    """The Source that `SOURCE.py:FUNCTION` describes. Runs the file."""
+def attribute(text):
+    """What `SOURCE.py:NAME` names. Runs the file."""
     path, _, name = text.rpartition(":")
     if not path or not name:
-        raise Refusal(f"'{text}' is not SOURCE.py:FUNCTION; the function returns (model, loss, batch)")
+        raise Refusal(f"'{text}' is not SOURCE.py:NAME")
     file = pathlib.Path(path)
     if not file.is_file():
         raise Refusal(f"there is no file {path}")
@@ -76,10 +76,17 @@ def read(text):
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     spec.loader.exec_module(module)
-    function = getattr(module, name, None)
-    if not callable(function):
+    if not hasattr(module, name):
         there = [n for n, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module.__name__]
-        raise Refusal(f"{path} has no function {name}; it has: {', '.join(there) or 'none'}")
+        raise Refusal(f"{path} has no {name}; its functions: {', '.join(there) or 'none'}")
+    return getattr(module, name)
+
+
+def read(text):
+    """The Source that `SOURCE.py:FUNCTION` describes."""
+    function = attribute(text)
+    if not callable(function):
+        raise Refusal(f"{text} is no function; the function returns (model, loss, batch)")
     return checked(function())
 
 

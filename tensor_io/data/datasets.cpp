@@ -17,6 +17,7 @@
 #include "tensor_io/data/data_line.hpp"
 #include "tensor_io/data/image_dataset.hpp"
 #include "tensor_io/data/image_folder.hpp"
+#include "tensor_io/data/packed_dataset.hpp"
 #include "tensor_io/data/text_table.hpp"
 #include "tensor_io/data/webdataset.hpp"
 
@@ -351,6 +352,8 @@ TrainAndHeldOut make_csv(const DataOptions& options, std::uint64_t) { return rea
 TrainAndHeldOut make_image_folder(const DataOptions& options, std::uint64_t) {
   return read_image_folder(with_files(options));
 }
+TrainAndHeldOut make_packed(const DataOptions& options, std::uint64_t) { return read_packed(with_files(options)); }
+
 TrainAndHeldOut make_webdataset(const DataOptions& options, std::uint64_t) {
   return read_webdataset(with_files(options));
 }

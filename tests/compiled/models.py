@@ -85,8 +85,8 @@ def vit():
     return ViT(), classify, images()
 
 
-def rotation(length, width, base=10000.0):
-    angles = torch.outer(torch.arange(length, dtype=torch.float32), base ** (-torch.arange(0, width, 2) / width))
+def rotation(length, width, dtype, base=10000.0):
+    angles = torch.outer(torch.arange(length, dtype=dtype), base ** (-torch.arange(0, width, 2, dtype=dtype) / width))
     return angles.cos(), angles.sin()
 
 
@@ -136,7 +136,7 @@ class Gpt(nn.Module):
         self.layers = nn.ModuleList(GptBlock(width, heads, groups, dropout) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.tokens.weight
-        cos, sin = rotation(length, width // heads)
+        cos, sin = rotation(length, width // heads, torch.get_default_dtype())
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
@@ -190,7 +190,7 @@ class Llama(nn.Module):
 
     def forward(self, ids):
         x = self.tokens(ids)
-        cos, sin = rotation(ids.shape[1], self.width // self.heads)
+        cos, sin = rotation(ids.shape[1], self.width // self.heads, x.dtype)
         for layer in self.layers:
             x = layer(x, cos, sin)
         return self.head(self.norm(x))
@@ -290,3 +290,24 @@ def made(name, dtype=torch.float32):
     move = lambda t: t.to(dtype) if t.is_floating_point() else t  # noqa: E731
     batch = {n: move(t) for n, t in batch.items()} if isinstance(batch, dict) else tuple(map(move, batch))
     return model.to(dtype), loss, batch
+
+
+class Packed(torch.utils.data.Dataset):
+    """40 samples like those of a model's example batch."""
+
+    def __init__(self, name, dtype=torch.float32):
+        torch.manual_seed(11)
+        batches = []
+        for _ in range(10):
+            batch = ALL[name]()[2]
+            batches.append(batch if isinstance(batch, dict) else dict(zip(("input", "target"), batch)))
+        self.fields = {n: torch.cat([b[n] for b in batches]) for n in batches[0]}
+        self.fields = {n: t.to(dtype) if t.is_floating_point() else t for n, t in self.fields.items()}
+        self.pair = not isinstance(ALL[name]()[2], dict)
+
+    def __len__(self):
+        return len(next(iter(self.fields.values())))
+
+    def __getitem__(self, index):
+        row = {n: t[index] for n, t in self.fields.items()}
+        return tuple(row.values()) if self.pair else row
