@@ -10,9 +10,10 @@ install(DIRECTORY tensor_io actors strategies launch troupe DESTINATION ${CMAKE_
   FILES_MATCHING PATTERN "*.hpp" PATTERN gloo_missing EXCLUDE PATTERN simulator EXCLUDE)
 # Not INSTALL_RPATH_USE_LINK_PATH: it leaves out what lies in the source tree, as .venv does.
 cmake_path(GET LibTorch_cpu_LIBRARY PARENT_PATH libtorch_folder)
-set_target_properties(troupe-check-ranks troupe-checkpoint PROPERTIES INSTALL_RPATH ${libtorch_folder})
-install(TARGETS troupe troupe-check-ranks troupe-checkpoint RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+set_target_properties(troupe-check-ranks troupe-checkpoint troupe-train PROPERTIES INSTALL_RPATH ${libtorch_folder})
+install(TARGETS troupe troupe-check-ranks troupe-checkpoint troupe-train RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN site EXCLUDE)
+install(DIRECTORY python/troupe DESTINATION ${CMAKE_INSTALL_DATADIR}/troupe/python FILES_MATCHING PATTERN "*.py" PATTERN __pycache__ EXCLUDE)
 install(FILES data/digits.csv.gz data/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/troupe)
 
 # LibTorch promises no binary interface from one minor version to the next.

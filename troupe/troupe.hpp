@@ -5,6 +5,7 @@
 #undef CHECK
 #include "troupe/checkpoints.hpp"
 #include "troupe/communicators.hpp"
+#include "troupe/compiled.hpp"
 #include "troupe/data.hpp"
 #include "troupe/layers.hpp"
 #include "troupe/optimizers.hpp"

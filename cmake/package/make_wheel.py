@@ -14,24 +14,11 @@ import sys
 import tempfile
 import zipfile
 
-PROGRAMS = ("troupe", "troupe-check-ranks", "troupe-checkpoint")
+PROGRAMS = ("troupe", "troupe-check-ranks", "troupe-checkpoint", "troupe-train")
 # Of every Linux with this C library; never bring a second one into a process.
 OF_THE_SYSTEM = re.compile(r"^(linux-vdso|ld-linux|lib(c|m|dl|rt|util|pthread|resolv|gcc_s|stdc\+\+))[.-]")
 RPATH = "$ORIGIN/../lib:$ORIGIN/../../torch/lib"
-INIT = '''"""The `troupe` command, as a program and not as a module: it starts ranks, which are programs of their own."""
-import os
-import pathlib
-import sys
-
-
-def program():
-    """Where the command lies."""
-    return str(pathlib.Path(__file__).parent / "bin" / "troupe")
-
-
-def main():
-    os.execv(program(), [program(), *sys.argv[1:]])
-'''
+PYTHON = pathlib.Path(__file__).resolve().parents[2] / "python/troupe"
 
 
 def libraries_of(program):
@@ -64,8 +51,8 @@ def main():
             # RPATH, not RUNPATH: it holds for what the libraries in the wheel load, too.
             subprocess.run(["patchelf", "--force-rpath", "--set-rpath", RPATH, copy], check=True)
             subprocess.run(["strip", copy], check=True)
-        (root / "troupe/__init__.py").write_text(INIT)
-        (root / "troupe/__main__.py").write_text("from troupe import main\n\nmain()\n")
+        for source in PYTHON.glob("*.py"):
+            shutil.copy(source, root / "troupe" / source.name)
         (root / info / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: troupe\nVersion: {version}\nSummary: Distributed training of PyTorch models in C++, every rank a "
             "system of actors\nLicense: Apache-2.0\nRequires-Python: >=3.10\nRequires-Dist: torch==2.11.0\n")

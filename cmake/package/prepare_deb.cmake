@@ -1,7 +1,7 @@
 # CPack runs this on the tree that becomes the package.
 set(tree ${CPACK_TEMPORARY_INSTALL_DIRECTORY}/usr)
 find_program(PATCHELF patchelf REQUIRED)
-foreach(program troupe-check-ranks troupe-checkpoint)
+foreach(program troupe-check-ranks troupe-checkpoint troupe-train)
   execute_process(COMMAND ${PATCHELF} --set-rpath /usr/lib/troupe/torch/lib ${tree}/bin/${program} COMMAND_ERROR_IS_FATAL ANY)
 endforeach()
 file(MAKE_DIRECTORY ${tree}/lib/troupe)

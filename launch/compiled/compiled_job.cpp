@@ -3,10 +3,13 @@
 #include <memory>
 #include <utility>
 
+#include "launch/compiled/compiled_calls.hpp"
+#include "launch/compiled/compiled_manifest.hpp"
 #include "launch/compiled/compiled_model.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/safetensors.hpp"
 #include "tensor_io/data/dataset_registry.hpp"
+#include "tensor_io/layers/dropout.hpp"
 
 namespace troupe {
 namespace {

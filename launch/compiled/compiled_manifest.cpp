@@ -13,6 +13,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kMostItems = 100'000;  // of each list
+constexpr std::int64_t kMostOfSize = std::int64_t{1} << 40;
 
 /// Reads values and says which of them is wrong.
 class Reader {
@@ -36,7 +37,8 @@ class Reader {
       size.factor = json.at(0).get<std::int64_t>();
       for (std::size_t i = 1; i < json.size(); ++i) size.symbols.push_back(json.at(i).get<std::string>());
     }
-    require(size.factor >= 0 && size.symbols.size() <= 64, "a size is negative");
+    require(size.factor >= 0 && size.factor < kMostOfSize && size.symbols.size() <= 8,
+            "a size is negative or too large");
     return size;
   }
 

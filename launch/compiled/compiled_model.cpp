@@ -1,14 +1,16 @@
 #include "launch/compiled/compiled_model.hpp"
 
 #include <algorithm>
+#include <map>
 #include <utility>
+#include <vector>
 
+#include "launch/compiled/compiled_calls.hpp"
+#include "launch/compiled/compiled_file.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
 namespace {
-
-thread_local std::vector<at::Tensor>* drawn_masks = nullptr;
 
 // Its hooks see the class in Python: `fsdp_wrap = "type:Block"`.
 template <class ModuleImpl>
@@ -38,35 +40,40 @@ std::shared_ptr<torch::nn::Module> new_block(const CompiledBlockForm& form, bool
 
 }  // namespace
 
-CompiledMasks::CompiledMasks(std::vector<at::Tensor>& masks) : HeldValue(drawn_masks, &masks) {}
+/// What the model is made of, and how it is made.
+class CompiledModel::Parts {
+ public:
+  Parts(CompiledModel& model, const CompiledFile& file);
+  Loss loss(const Batch& batch, bool train) const;
+  const CompiledManifest& manifest() const noexcept { return manifest_; }
+  std::uint64_t hash() const noexcept { return hash_; }
 
-std::vector<at::Tensor> CompiledCall::run(const std::vector<at::Tensor>& given) const {
-  auto inputs = tensors;
-  std::size_t next = 0;
-  bool masks = false;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (dropouts[i] != nullptr) {
-      masks = true;
-    } else if (!inputs[i].defined()) {
-      inputs[i] = given.at(next++);
-    }
-  }
-  if (masks) {
-    const auto sizes = graph->sizes_of(inputs, names);
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (dropouts[i] == nullptr) continue;
-      inputs[i] = dropouts[i]->draw_mask(graph->shape(i, sizes), at::kCPU);
-      if (drawn_masks != nullptr) drawn_masks->push_back(inputs[i]);
-    }
-  }
-  // A forward for the sake of backward has been counted before.
-  return graph->run(std::move(inputs), names, /*keep_written=*/BlockCalls::is_recomputing());
-}
+ private:
+  void add_tensors(const CompiledFile& file);
+  torch::nn::Module& module_at(const std::string& path);
+  std::vector<CompiledCall> calls_of(const CompiledPass& pass, const CompiledFile& file);
 
-CompiledModel::CompiledModel(const std::string& path) : torch::nn::Module("CompiledModel") {
-  const CompiledFile file(path);
-  manifest_ = file.manifest();
-  hash_ = file.hash();
+  CompiledModel& model_;
+  CompiledManifest manifest_;
+  std::uint64_t hash_ = 0;
+  std::map<std::string, at::Tensor, std::less<>> tensors_, constants_;
+  std::vector<std::shared_ptr<const CompiledGraph>> graphs_;
+  std::vector<CompiledCall> train_, eval_;
+};
+
+CompiledModel::CompiledModel(const std::string& path)
+    : torch::nn::Module("CompiledModel"), parts_(std::make_unique<Parts>(*this, CompiledFile(path))) {}
+
+CompiledModel::~CompiledModel() = default;
+
+Loss CompiledModel::loss(const Batch& batch) { return parts_->loss(batch, is_training()); }
+
+const CompiledManifest& CompiledModel::manifest() const noexcept { return parts_->manifest(); }
+
+std::uint64_t CompiledModel::file_hash() const noexcept { return parts_->hash(); }
+
+CompiledModel::Parts::Parts(CompiledModel& model, const CompiledFile& file)
+    : model_(model), manifest_(file.manifest()), hash_(file.hash()) {
   add_tensors(file);
   for (std::size_t i = 0; i < manifest_.graphs.size(); ++i) graphs_.push_back(std::make_shared<CompiledGraph>(file, i));
   train_ = calls_of(manifest_.train, file);
@@ -74,8 +81,8 @@ CompiledModel::CompiledModel(const std::string& path) : torch::nn::Module("Compi
 }
 
 // Blocks are made on the way: a path's module is made once.
-torch::nn::Module& CompiledModel::module_at(const std::string& path) {
-  torch::nn::Module* module = this;
+torch::nn::Module& CompiledModel::Parts::module_at(const std::string& path) {
+  torch::nn::Module* module = &model_;
   std::string so_far;
   for (const auto& part : parts_of(path)) {
     so_far += (so_far.empty() ? "" : ".") + part;
@@ -100,7 +107,7 @@ torch::nn::Module& CompiledModel::module_at(const std::string& path) {
   return *module;
 }
 
-void CompiledModel::add_tensors(const CompiledFile& file) {
+void CompiledModel::Parts::add_tensors(const CompiledFile& file) {
   std::map<std::string, at::Tensor, std::less<>> values;
   for (auto& [name, value] : file.values()) values.emplace(name, std::move(value));
   constexpr std::string_view kConstant = "constant:";
@@ -124,7 +131,7 @@ void CompiledModel::add_tensors(const CompiledFile& file) {
         refuse("the first values of " + printable(t.name) + " have another shape or dtype than it says");
     }
     const auto dot = t.name.rfind('.');
-    auto& owner = dot == std::string::npos ? *this : module_at(t.name.substr(0, dot));
+    auto& owner = dot == std::string::npos ? model_ : module_at(t.name.substr(0, dot));
     const auto own_name = dot == std::string::npos ? t.name : t.name.substr(dot + 1);
     if (!t.saved) {  // in no checkpoint, so no buffer here
       tensors_.emplace(t.name, value);
@@ -135,7 +142,7 @@ void CompiledModel::add_tensors(const CompiledFile& file) {
   }
 }
 
-std::vector<CompiledCall> CompiledModel::calls_of(const CompiledPass& pass, const CompiledFile& file) {
+std::vector<CompiledCall> CompiledModel::Parts::calls_of(const CompiledPass& pass, const CompiledFile& file) {
   std::vector<CompiledCall> calls;
   std::size_t masks = 0;
   for (const auto& form : pass.calls) {
@@ -143,7 +150,7 @@ std::vector<CompiledCall> CompiledModel::calls_of(const CompiledPass& pass, cons
     call.graph = graphs_.at(form.graph);
     call.results = form.results;
     if (form.block) call.block = &module_at(manifest_.blocks[*form.block].path);
-    auto& owner = call.block != nullptr ? *call.block : *this;
+    auto& owner = call.block != nullptr ? *call.block : model_;
     for (const auto& argument : form.arguments) {
       at::Tensor tensor;
       std::shared_ptr<nn::DropoutImpl> dropout;
@@ -179,8 +186,7 @@ std::vector<CompiledCall> CompiledModel::calls_of(const CompiledPass& pass, cons
   return calls;
 }
 
-Loss CompiledModel::loss(const Batch& batch) {
-  const bool train = is_training();
+Loss CompiledModel::Parts::loss(const Batch& batch, bool train) const {
   const auto& pass = train ? manifest_.train : manifest_.eval;
   std::vector<at::Tensor> values(pass.values);
   for (std::size_t i = 0; i < manifest_.fields.size(); ++i) values[i] = batch[manifest_.fields[i].name];

@@ -10,7 +10,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import detect_fake_mode
 
 from . import joint, model_file, shared_object
-from .capture import capture
+from .capture import capture, first_line, users_line
 from .refusal import Refusal
 from .segments import chain, cut, find_blocks
 
@@ -95,11 +95,16 @@ class Build:
         if train:
             with detect_fake_mode(inputs), enable_python_dispatcher(), self.context():
                 differentiable = any(o.requires_grad for o in segment.module(*inputs))
-        if train and differentiable:
-            graphs = joint.forward_and_backward(segment, inputs, self.budget, self.context)
-        else:
-            with self.context():
-                graphs = joint.forward_only(segment, inputs)
+        try:
+            if train and differentiable:
+                graphs = joint.forward_and_backward(segment, inputs, self.budget, self.context)
+            else:
+                with self.context():
+                    graphs = joint.forward_only(segment, inputs)
+        except Refusal:
+            raise
+        except Exception as error:  # of AOTAutograd, of no one type
+            raise Refusal(f"PyTorch cannot differentiate {label} ahead of time: {first_line(error)}{users_line(error)}") from error
         sizes = next((s.node.shape_env.replacements for i in inputs for s in i.shape if isinstance(s, torch.SymInt)), {})
         fixed = [symbol for symbol, value in sizes.items() if value.is_number]
         if self.batch_symbol in fixed:

@@ -3,8 +3,13 @@
 torch.export without its symbolic interpreter runs the model's own Python once, with tensors that have no values (Reed et al., "torch.fx", 2022,
 and PyTorch's documentation of torch.export). What depends on a tensor's values cannot be captured, and is refused with its line.
 """
+import contextlib
 import dataclasses
+import io
 import operator
+import pathlib
+import re
+import traceback
 
 import torch
 from torch import fx
@@ -13,6 +18,7 @@ from torch.export import Dim
 from .refusal import Refusal, at
 from .source import loss_parts
 
+OWN_FOLDER = str(pathlib.Path(__file__).parent)
 aten = torch.ops.aten
 WRITES_BUFFERS = {aten.batch_norm.default, aten.instance_norm.default}  # by their schema they write nothing
 
@@ -46,12 +52,20 @@ def first_line(error):
 
 
 def users_line(error):
-    """The innermost line of the user's own files in an exception's trace."""
-    import traceback
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if "/torch/" not in frame.filename and "/troupe/" not in frame.filename and frame.line:
-            return f" at {frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} ({frame.line.strip()})"
+    """The innermost line of the user's own files in the traces of an exception and its causes."""
+    while error is not None:
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if is_users(frame.filename) and frame.line:
+                return f" at {frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} ({frame.line.strip()})"
+        for path, line, code in reversed(re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s*(.+)', str(error))):
+            if is_users(path):
+                return f" at {path.rsplit('/', 1)[-1]}:{line} ({code.strip()})"
+        error = error.__cause__ or error.__context__
     return ""
+
+
+def is_users(path):
+    return "/torch/" not in path and OWN_FOLDER not in path and path.endswith(".py") and not path.startswith("/usr/lib/python")
 
 
 def sizes_that_vary(source, dynamic, lengths_vary):
@@ -80,7 +94,8 @@ def capture(source, train, dynamic=(), lengths_vary=True):
     parts = []
     whole = Whole(source, lambda names: parts.__setitem__(slice(None), names))
     try:
-        exported = torch.export.export(whole, tuple(source.fields.values()), dynamic_shapes=sizes_that_vary(source, dynamic, lengths_vary), strict=False)
+        with contextlib.redirect_stderr(io.StringIO()):  # it prints the graph of what it gives up
+            exported = torch.export.export(whole, tuple(source.fields.values()), dynamic_shapes=sizes_that_vary(source, dynamic, lengths_vary), strict=False)
     except Refusal:
         raise
     except Exception as error:  # torch.export has no one type for what it cannot do
@@ -111,6 +126,9 @@ def capture(source, train, dynamic=(), lengths_vary=True):
             raise Refusal(f"{node.target} is not supported{at(node)}; autocast is asked for by --autocast, and recomputing by --recompute")
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in ("aten", "prims"):
             raise Refusal(f"the operator {node.target} is not PyTorch's own{at(node)}; a model is compiled from those of PyTorch")
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and (
+                {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(node.target.tags)):
+            raise Refusal(f"{node.target} depends on a tensor's values{at(node)}; keep to tensors of sizes that follow from the batch's")
     remove_writes(result.graph)
     replace_dropout(result.graph)
     refuse_random(result.graph)
@@ -254,6 +272,15 @@ def expand_attention(graph, node):
         if p > 0:
             weights = mask_dropped(graph, weights, p, [-1] * len(shape))
         result = call(aten.matmul.default, weights, value, like=node.meta["val"])
+        # Laid out as the fused kernel's result, since what was traced behind it may be a view of that.
+        strides = [s if isinstance(s, int) else s.node.hint for s in node.meta["val"].stride()]
+        order = sorted(range(len(strides)), key=lambda d: -strides[d])
+        if order != list(range(len(order))):
+            result = call(aten.permute.default, result, order, like=node.meta["val"].permute(order))
+            result = call(aten.clone.default, result, like=node.meta["val"].permute(order))
+            result.kwargs = {"memory_format": torch.contiguous_format}
+            back = [order.index(d) for d in range(len(order))]
+            result = call(aten.permute.default, result, back, like=node.meta["val"])
     give_origin(node, result)
     node.replace_all_uses_with(result)
     graph.erase_node(node)

@@ -26,7 +26,7 @@ def main(arguments=None):
     except ImportError as error:
         sys.exit(f"troupe compile: PyTorch for Python is needed to compile a model, not to train it: {error}; pip install torch==2.11.0")
     from .refusal import Refusal
-    logging.getLogger("torch").setLevel(logging.ERROR)  # of CUDA that is not there, of deprecations in PyTorch's own code
+    logging.disable(logging.CRITICAL)  # PyTorch's own: CUDA that is not there, deprecations, graphs of what could not be captured
     warnings.filterwarnings("ignore", category=FutureWarning)
     try:
         run(options)

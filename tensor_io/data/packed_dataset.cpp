@@ -15,6 +15,8 @@ namespace {
 
 constexpr const char* kReadingPacked = "reading packed data";
 constexpr std::uint64_t kMostPackedIndexBytes = std::uint64_t{64} << 20;
+constexpr std::int64_t kMostSamples = std::int64_t{1} << 40, kMostPasses = 1 << 20;
+constexpr std::size_t kMostFiles = 100'000;
 constexpr const char* kPackAgain = "pack it again: troupe pack";
 
 struct PackedIndex {
@@ -40,6 +42,8 @@ PackedIndex parse_packed_index(const std::string& text, const std::string& where
     index.held_out = json.at("held_out").get<std::int64_t>();
     index.passes = json.at("passes").get<std::int64_t>();
     require(index.train > 0 && index.held_out >= 0 && index.passes > 0, "there is no sample to train on");
+    require(index.train < kMostSamples && index.held_out < kMostSamples && index.passes < kMostPasses,
+            "it says that there are more samples than can be");
     for (const auto& item : json.at("fields")) {
       PackedDataset::Field field;
       field.name = item.at("name").get<std::string>();
@@ -56,6 +60,7 @@ PackedIndex parse_packed_index(const std::string& text, const std::string& where
       index.fields.push_back(std::move(field));
     }
     require(!index.fields.empty(), "a sample has no fields");
+    require(json.at("files").size() < kMostFiles, "there are too many files");
     for (const auto& item : json.at("files")) {
       PackedIndex::Shard shard;
       shard.name = item.at("name").get<std::string>();
@@ -65,7 +70,8 @@ PackedIndex parse_packed_index(const std::string& text, const std::string& where
       require(part == "train" || part == "held_out", printable(shard.name) + " is of the part " + printable(part));
       require(!shard.name.empty() && shard.name.find('/') == std::string::npos && shard.name[0] != '.',
               "a file has the name " + printable(shard.name));
-      require(shard.samples > 0, printable(shard.name) + " has no samples");
+      require(shard.samples > 0 && shard.samples < kMostSamples,
+              printable(shard.name) + " has " + std::to_string(shard.samples) + " samples");
       index.shards.push_back(std::move(shard));
     }
     return index;
@@ -179,8 +185,7 @@ Batch PackedDataset::get_batch(std::span<const std::int64_t> indices, const Samp
 TrainAndHeldOut read_packed(const DataOptions& options) {
   const auto path = options.data_dir + "/packed.json";
   if (!std::filesystem::exists(path)) {
-    throw Error(ErrorCode::unavailable, "data_dir", "there is no " + path,
-                "set it to a folder that troupe pack wrote");
+    throw Error(ErrorCode::unavailable, "data_dir", "there is no " + path, "set it to a folder that troupe pack wrote");
   }
   const BoundedFile file(kReadingPacked, path);
   const auto text = file.read_all(kMostPackedIndexBytes);

@@ -1,0 +1,128 @@
+"""Modules that a generator draws: layers with residuals, branches, norms, attention, convolutions, embeddings, masks, sums and losses in an order
+by seed. Many are one model, so that a package is compiled once for all of them; each has its own term of the loss, and its own gradients.
+"""
+import os
+import random
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+PER_PACKAGE = 30
+
+
+class Step(nn.Module):
+    """One drawn operation on (samples, length, width)."""
+
+    KINDS = ("linear", "norm", "activation", "attention", "conv", "gate", "scale", "roll", "softmax", "pool", "groupnorm", "einsum", "cumsum", "mask", "split")
+
+    def __init__(self, draw, width):
+        super().__init__()
+        self.kind = draw.choice(self.KINDS)
+        self.number = draw.randrange(1000)
+        self.residual = draw.random() < 0.6
+        if self.kind in ("linear", "gate"):
+            self.a = nn.Linear(width, width, bias=draw.random() < 0.5)
+        if self.kind == "gate":
+            self.b = nn.Linear(width, width)
+            self.b.weight.requires_grad_(draw.random() < 0.7)
+        if self.kind == "norm":
+            self.a = nn.LayerNorm(width, elementwise_affine=draw.random() < 0.7)
+        if self.kind == "groupnorm":
+            self.a = nn.GroupNorm(2, width)
+        if self.kind == "attention":
+            self.a = nn.Linear(width, 3 * width)
+        if self.kind == "conv":
+            self.a = nn.Conv1d(width, width, 3, padding=1, groups=draw.choice([1, 2, width]))
+        if self.kind in ("scale", "einsum"):
+            self.a = nn.Parameter(torch.randn(width) if self.kind == "scale" else torch.randn(width, width) / width)
+        if self.kind == "mask":
+            self.register_buffer("a", torch.rand(width) < 0.7, persistent=draw.random() < 0.5)
+
+    def operation(self, x):
+        k, n = self.kind, self.number
+        if k == "linear":
+            return self.a(x)
+        if k == "gate":
+            return torch.sigmoid(self.a(x)) * self.b(x)
+        if k == "norm":
+            return self.a(x)
+        if k == "groupnorm":
+            return self.a(x.transpose(1, 2)).transpose(1, 2)
+        if k == "activation":
+            return (F.gelu, F.silu, torch.tanh, F.relu, F.softplus, F.elu, lambda y: y.abs().add(1).log(), lambda y: y.clamp(-1, 1))[n % 8](x)
+        if k == "attention":
+            q, key, v = self.a(x).chunk(3, -1)
+            q, key, v = (y.unflatten(-1, (2, -1)).transpose(1, 2) for y in (q, key, v))
+            return F.scaled_dot_product_attention(q, key, v, is_causal=n % 2 == 0).transpose(1, 2).flatten(2)
+        if k == "conv":
+            return self.a(x.transpose(1, 2)).transpose(1, 2)
+        if k == "scale":
+            return x * self.a if n % 2 else x + self.a
+        if k == "roll":
+            return x.roll(1 + n % 3, dims=1 + n % 2) if n % 3 else x.flip(1)
+        if k == "softmax":
+            return F.softmax(x, dim=1 + n % 2) * x
+        if k == "pool":
+            return x - x.mean(1 + n % 2, keepdim=True) if n % 3 else x - x.amax(1 + n % 2, keepdim=True)
+        if k == "einsum":
+            return torch.einsum("blw,wv->blv", x, self.a)
+        if k == "cumsum":
+            return x.cumsum(1) / (1 + n % 4)
+        if k == "mask":
+            return x.masked_fill(self.a, 0.0) if n % 2 else torch.where(self.a, x, -x)
+        a, b = x.split(x.shape[-1] // 2, -1)
+        return torch.cat([b, a * b], -1)
+
+    def forward(self, x):
+        y = self.operation(x)
+        return x + y if self.residual else y
+
+
+class Drawn(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        draw = random.Random(seed)
+        width = draw.choice([4, 6, 8])
+        self.tokens = draw.random() < 0.4
+        self.first = nn.Embedding(11, width) if self.tokens else nn.Linear(5, width)
+        self.steps = nn.Sequential(*(Step(draw, width) for _ in range(draw.randint(1, 6))))
+        self.last = nn.Linear(width, 3)
+        self.ending = draw.randrange(4)
+
+    def forward(self, batch):
+        x = self.first(batch["ids"] if self.tokens else batch["numbers"])
+        scores = self.last(self.steps(x))
+        if self.ending == 0:
+            return F.cross_entropy(scores.flatten(0, 1), batch["labels"].flatten())
+        if self.ending == 1:
+            return F.mse_loss(scores.mean(1), batch["wanted"])
+        if self.ending == 2:
+            return F.smooth_l1_loss(scores[:, -1], batch["wanted"])
+        return F.binary_cross_entropy_with_logits(scores.amax(1), batch["wanted"].sigmoid())
+
+
+class Many(nn.Module):
+    def __init__(self, first, count):
+        super().__init__()
+        self.models = nn.ModuleDict({f"seed{seed}": Drawn(seed) for seed in range(first, first + count)})
+
+    def forward(self, batch):
+        return sum(model(batch) for model in self.models.values())
+
+
+def drawn(first, count):
+    """(model, loss, batch) of the modules of these seeds, in float64."""
+    torch.manual_seed(first)
+    model = Many(first, count).double()
+    batch = {"ids": torch.randint(11, (3, 6)), "numbers": torch.randn(3, 6, 5).double(), "labels": torch.randint(3, (3, 6)), "wanted": torch.randn(3, 3).double()}
+    return model, lambda m, b: m(b), batch
+
+
+def check(troupe, passed, folder, first, count):
+    """Compiles them and compares each gradient with PyTorch's, to 1e-9."""
+    for begin in range(first, first + count, PER_PACKAGE):
+        here = min(PER_PACKAGE, first + count - begin)
+        ran = troupe("compile", "entry.py:drawn", "-o", folder / "drawn.tm", "--blocks", "none", "--check", FIRST=str(begin), COUNT=str(here))
+        line = (ran.stdout.strip().splitlines() or [""])[-1]
+        passed(f"random seeds {begin} to {begin + here - 1}: {line}", ran.returncode == 0, f"{ran.stderr.strip()[-400:]}; again: random --seed {begin} --count {here}")

@@ -45,7 +45,7 @@ def troupe(*words, **more):
 # What the command line calls: SOURCE.py:FUNCTION gets model and dtype by the environment.
 ENTRY = f"""import os, sys
 sys.path.insert(0, {str(HERE)!r})
-import torch, models
+import torch, models, random_modules
 def make():
     return models.made(os.environ["MODEL"], getattr(torch, os.environ["DTYPE"]))
 def data():

@@ -329,3 +329,20 @@ launched = {**torchrun, "TROUPE_COORDINATOR": "[::1]:29400", "TROUPE_SLOT": "1",
 places = [torchrun, slurm, launched]
 for i, place in enumerate([*places, *({**place, key: value} for place in places for key in place for value in ("", "-1", "99999999999999999999", "x[1-"))]):
     seed("environment", f"{i}", "".join(f"{key}={value}\n" for key, value in place.items()))
+
+form = {"dtype": "F32", "sizes": [[1, "s0"], 3], "order": [0, 1]}
+graph = {"inputs": [form, {"dtype": "F32", "sizes": [3], "order": [0]}], "outputs": [{"dtype": "F32", "sizes": [], "order": []}], "writes": [],
+         "backward": True, "saved": [["input", 0], ["output", 1]], "tangents": [0], "gradients": [1]}
+one_pass = {"calls": [{"graph": 0, "block": "a", "arguments": [{"value": 0}, {"tensor": "a.w"}], "results": [1]}], "loss": {"loss": 1}, "chain": ""}
+model = {"format": 1, "torch": "2.11.0", "device": "cpu", "instruction_set": ["avx2"], "autocast": None, "model": "Net", "fields": [{"name": "input", "dtype": "F32"}],
+         "tensors": [{"name": "a.w", "kind": "parameter", "dtype": "F32", "shape": [3], "trained": True}], "blocks": [{"path": "a", "type": "Net"}],
+         "graphs": [graph], "passes": {"train": one_pass, "eval": one_pass},
+         "sections": [{"name": n, "offset": 0, "size": 1, "sha256": "0" * 64} for n in ("0.forward", "0.backward", "values")]}
+for i, change in enumerate([{}, {"format": 2}, {"device": "cuda"}, {"graphs": []}, {"sections": []}, {"tensors": []}, {"blocks": []}, {"fields": []},
+                            {"graphs": [{**graph, "order": [0, 0]}]}, {"graphs": [{**graph, "saved": [["input", 9]]}]},
+                            {"passes": {"train": {**one_pass, "loss": {"loss": 7}}, "eval": one_pass}}]):
+    seed("compiled", f"{i}", json.dumps({**model, **change}))
+packed = {"format": 1, "fields": [{"name": "x", "dtype": "F32", "shape": [2]}], "train": 3, "held_out": 0, "passes": 1,
+          "files": [{"name": "train-000-00000.safetensors", "part": "train", "pass": 0, "samples": 3, "sha256": ""}]}
+for i, change in enumerate([{}, {"train": -1}, {"fields": []}, {"files": [{"name": "../x", "part": "train", "samples": 1}]}, {"passes": 0}, {"train": 1 << 62, "passes": 4}]):
+    seed("datasets", f"packed{i}", b"\5" + json.dumps({**packed, **change}).encode())

@@ -28,7 +28,7 @@ PLACES = [
 ]
 
 # What a program does not see: headers that those in troupe/ bring along match none of it.
-INNER = re.compile(r"actors/(compute|coordinator|simulator)/|launch/(?!config/|program/|loop/|model/|testing/)"
+INNER = re.compile(r"actors/(compute|coordinator|simulator)/|launch/(?!config/|program/|loop/|model/|testing/|compiled/compiled_model\.hpp)"
                    r"|launch/loop/(?!(rank|batch_stream|callbacks|own_state_access|uneven_batches|step_profile)\.hpp)|launch/program/(?!(job|job_of|strategy_conformance)\.hpp)"
                    r"|launch/model/(?!(load_weights|parameter_rules)\.hpp)|launch/testing/(?!(actor_alone|cluster|cluster_fault|thread_schedule)\.hpp)")
 

@@ -15,7 +15,7 @@
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/data/bad_samples.hpp"
-#include "tensor_io/data/braces.hpp"
+#include "tensor_io/files/braces.hpp"
 #include "tensor_io/data/image_decode.hpp"
 #include "tensor_io/data/image_folder.hpp"
 #include "tensor_io/data/sampler.hpp"

@@ -1,4 +1,4 @@
-#include "tensor_io/data/braces.hpp"
+#include "tensor_io/files/braces.hpp"
 
 #include <cstdint>
 

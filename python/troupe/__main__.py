@@ -1,0 +1,3 @@
+from troupe import main
+
+main()
