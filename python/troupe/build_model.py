@@ -34,6 +34,8 @@ class Build:
         self.first_name, self.tied = {}, {}
         for name, tensor in [*source.model.named_parameters(remove_duplicate=False), *source.model.named_buffers(remove_duplicate=False)]:
             self.tied[name] = self.first_name.setdefault(id(tensor), name)
+            if not tensor.is_contiguous():  # first values and buckets have no strides of their own
+                tensor.data = tensor.data.contiguous()
         self.graphs, self.places, self.constants = [], {}, {}
         self.folder = tempfile.TemporaryDirectory(prefix="troupe-compile-")
         self.compiling = shared_object.Compiling(self.folder.name)

@@ -64,8 +64,10 @@ class Programs:
         return set(re.findall(r"^  (\w[\w-]*)", self.troupe("--help"), re.M)) | {"help", "coordinator", "node"}
 
     def flags_of_verb(self, verb):
+        if verb in ("compile", "pack"):  # in Python: their help wants PyTorch
+            return set(re.findall(r'"(-o|--[a-z][\w-]*)"', (blocks.ROOT / f"python/troupe/{verb}.py").read_text()))
         # A verb without a help of its own answers with an error; its flags are then those of the page of all verbs.
-        own = self.troupe(verb, "--help") if verb in ("launch", "checkpoint", "doctor", "debug", "attach") else ""
+        own = self.troupe(verb, "--help") if verb in ("launch", "checkpoint", "doctor", "debug", "attach", "train") else ""
         return set(re.findall(r"--[a-z][\w-]*", own + self.troupe("--help"))) | {"--once", "-n"}
 
     def program(self, name):
@@ -88,7 +90,7 @@ class Programs:
 
     def all_flags(self):
         flags = {flag for name in ("train", "gpt") for flag in self.flags_of_program(name)}
-        for verb in ("launch", "doctor", "debug", "checkpoint", "attach"):
+        for verb in ("launch", "doctor", "debug", "checkpoint", "attach", "compile", "pack"):
             flags |= {flag.replace("-", "_") for flag in self.flags_of_verb(verb)}
         return flags | {flag.replace("-", "_") for flag in self.dev_flags() | FOREIGN_FLAGS}
 
