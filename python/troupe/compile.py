@@ -1,6 +1,7 @@
 """`troupe compile`: python3 -m troupe.compile SOURCE.py:FUNCTION -o MODEL"""
 import argparse
 import logging
+import signal
 import sys
 import warnings
 
@@ -28,6 +29,7 @@ def main(arguments=None):
     from .refusal import Refusal
     logging.disable(logging.CRITICAL)  # PyTorch's own: CUDA that is not there, deprecations, graphs of what could not be captured
     warnings.filterwarnings("ignore", category=FutureWarning)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is half done goes with it
     try:
         run(options)
     except Refusal as refusal:
