@@ -86,7 +86,7 @@ void write_gradients(const std::string& path, const std::string& batch_path, con
   for (const auto& item : model.named_parameters()) {
     if (item.value().grad().defined()) results.emplace_back("gradient:" + item.key(), item.value().grad().contiguous());
   }
-  for (const auto& item : model.named_buffers()) results.emplace_back("buffer:" + item.key(), item.value());
+  for (const auto& item : model.named_buffers()) results.emplace_back("buffer:" + item.key(), item.value().clone());
   for (std::size_t i = 0; i < masks.size(); ++i) results.emplace_back("mask:" + std::to_string(i), masks[i]);
   model.eval();
   const at::NoGradGuard no_grad;

@@ -121,8 +121,9 @@ def capture(source, train, dynamic=(), lengths_vary=True):
                 result.constants[target] = exported.constants[target].detach()
             result.tensors[node] = (kind, target.removeprefix("model."))
     result.outputs = list(exported.graph.find_nodes(op="output")[0].args[0])
+    inline_no_grad(exported.graph_module)
     for node in exported.graph.nodes:
-        if node.op == "get_attr" or isinstance(node.target, torch._ops.HigherOrderOperator):
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
             raise Refusal(f"{node.target} is not supported{at(node)}; autocast is asked for by --autocast, and recomputing by --recompute")
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in ("aten", "prims"):
             raise Refusal(f"the operator {node.target} is not PyTorch's own{at(node)}; a model is compiled from those of PyTorch")
@@ -134,6 +135,37 @@ def capture(source, train, dynamic=(), lengths_vary=True):
     refuse_random(result.graph)
     result.graph.eliminate_dead_code(lambda node: is_impure(node))
     return result
+
+
+def inline_no_grad(module):
+    """What runs under torch.no_grad or enable_grad, export puts into a graph for itself: back into the whole, its results detached under no_grad."""
+    graph = module.graph
+    for node in graph.nodes:  # grows while it is walked
+        if node.target is not torch.ops.higher_order.wrap_with_set_grad_enabled:
+            continue
+        enabled, body = node.args[0], getattr(module, node.args[1].target)
+        for inner in body.graph.find_nodes(op="get_attr"):
+            name = f"{node.name}_{inner.target}"
+            setattr(module, name, getattr(body, inner.target))
+            inner.target = name
+        with graph.inserting_before(node):
+            results = graph.graph_copy(body.graph, dict(zip(body.graph.find_nodes(op="placeholder"), node.args[2:])))
+        for user in list(node.users):
+            result = results[user.args[1]]
+            if not enabled and isinstance(result.meta["val"], torch.Tensor):
+                with graph.inserting_before(user):
+                    detached = graph.call_function(aten.detach.default, (result,))
+                detached.meta.update(result.meta)
+                result = detached
+            user.replace_all_uses_with(result)
+            graph.erase_node(user)
+        attribute = node.args[1]
+        graph.erase_node(node)
+        if not attribute.users:
+            graph.erase_node(attribute)
+        return inline_no_grad(module)
+    graph.lint()
+    return None
 
 
 def is_impure(node):

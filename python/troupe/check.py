@@ -66,7 +66,7 @@ def eager_results(source, masks, autocast=None):
     value.backward()
     results = {"loss": value.detach()}
     results.update({f"gradient:{name}": p.grad for name, p in model.named_parameters() if p.grad is not None})
-    results.update({f"buffer:{name}": b for name, b in model.named_buffers() if name in model.state_dict()})
+    results.update({f"buffer:{name}": b.clone() for name, b in model.named_buffers() if name in model.state_dict()})
     model.eval()
     with torch.no_grad(), torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
         results["eval"] = loss_parts(source.loss(model, source.rebuild(list(source.fields.values()))), needs_gradient=False)[0]

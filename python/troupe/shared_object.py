@@ -31,7 +31,7 @@ def compiler():
     try:
         name = get_cpp_compiler()
     except Exception:  # it throws several types
-        name = "g++"
+        name = os.environ.get("CXX", "g++")
     if shutil.which(name) is None:
         raise Refusal(f"there is no C++ compiler {name}; install g++ (Debian: apt-get install g++), or name one by CXX")
     return name

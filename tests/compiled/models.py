@@ -190,7 +190,8 @@ class Llama(nn.Module):
 
     def forward(self, ids):
         x = self.tokens(ids)
-        cos, sin = rotation(ids.shape[1], self.width // self.heads, x.dtype)
+        with torch.no_grad():
+            cos, sin = rotation(ids.shape[1], self.width // self.heads, x.dtype)
         for layer in self.layers:
             x = layer(x, cos, sin)
         return self.head(self.norm(x))

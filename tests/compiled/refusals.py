@@ -1,8 +1,11 @@
 """What `troupe compile`, `troupe pack` and the reader of a compiled file refuse, with the line that they print."""
 import json
 import os
-import pathlib
 import struct
+
+import torch
+
+from troupe.model_file import safetensors
 
 SOURCE = '''
 import torch
@@ -104,7 +107,7 @@ generator = (  # no length
 # function -> what stands in the line.
 COMPILE = {
     "no_batch": "returns no (model, loss, batch)", "one_sample": "at least 2 samples", "uneven": "different numbers of samples: input 4, target 3",
-    "control_flow": "(if x.sum() > 0:)", "item": "the model cannot be captured", "noise": "aten.randn_like.default draws random numbers",
+    "control_flow": "(if x.sum() > 0:)", "item": "aten.item.default depends on a tensor's values at source.py", "noise": "aten.randn_like.default draws random numbers",
     "fixed_batch": "this number of samples", "nothing_trained": "no parameter that requires a gradient", "no_grad": "no parameter has an effect on the loss",
     "vector_loss": "not a tensor with one number", "whole_loss": "is of torch.int64", "three": "returns 3 values", "unknown_key": "returns 'accuracy'",
     "sum_alone": "one of 'sum' and 'count'", "custom": "mine.twice.default is not PyTorch's own", "autocast_inside": "--autocast",
@@ -146,6 +149,9 @@ def check(troupe, passed, folder):
     size = struct.unpack("<Q", content[8:16])[0]
     manifest = json.loads(content[16:16 + size])
 
+    batch = folder / "refused.batch"
+    batch.write_bytes(safetensors({"input": torch.randn(4, 6), "target": torch.randint(3, (4,))}))
+
     def reads(what, wanted, change=None, code=(65, 69), mode=0o644, cut=None, flip=None):
         changed = json.loads(json.dumps(manifest))
         if change:
@@ -158,15 +164,22 @@ def check(troupe, passed, folder):
         path = folder / "bad.tm"
         path.write_bytes(bytes(bad)[:cut])
         os.chmod(path, mode)
-        refuses(f"reader, {what}", troupe("train", "--model", path, "--ranks", 1, "--data", "digits", "--max_steps", 1), wanted, code)
+        refuses(f"reader, {what}", troupe("train", "gradients", path, batch, folder / "refused.out"), wanted, code)
 
     reads("another torch", "compiled for LibTorch 1.0", lambda m: m.update(torch="1.0"))
     reads("another processor", "a processor with avx9000", lambda m: m.update(instruction_set=["avx9000"]))
     reads("another device", "only cpu is supported", lambda m: m.update(device="cuda"))
     reads("a newer format", "the format is not 1", lambda m: m.update(format=2))
     reads("others may write", "may be changed by other users", mode=0o666)
-    reads("a changed byte of code", "has other bytes in its section '0.forward'", flip=5000)
+    reads("a changed byte of code", "has other bytes in its section '0.backward'", flip=5000)
     reads("a file cut off", "ends before its section", cut=len(content) - 300)
     reads("no model at all", "is no compiled model", cut=10)
     reads("a value from nowhere", "takes a value that is not computed yet", lambda m: m["passes"]["train"]["calls"][0]["arguments"].__setitem__(0, {"value": 7}))
-    reads("a batch of another shape", "the batch's input", code=(65,))
+    batch.write_bytes(safetensors({"input": torch.randn(4, 5), "target": torch.randint(3, (4,))}))
+    reads("a batch of another shape", "the batch's input: its shape is [4, 5], and the model was compiled for (s", code=(65,))
+    batch.write_bytes(safetensors({"input": torch.randn(4, 6).double(), "target": torch.randint(3, (4,))}))
+    reads("a batch of another type", "the batch's input: it is Double, and the model was compiled for Float", code=(65,))
+    batch.write_bytes(safetensors({"input": torch.randn(4, 6), "target": torch.randint(3, (3,))}))
+    reads("fields of unequal numbers", "the batch's target: its shape is [3]", code=(65,))
+    batch.write_bytes(safetensors({"input": torch.randn(4, 6)}))
+    reads("a field that is missing", "it has no field target", code=(2,))
