@@ -388,9 +388,9 @@ int run(const std::vector<std::string>& words) {
   if (verb == "config") return configuration(rest);
   if (verb == "new") return troupe::new_project_command(rest, own_path());
   if (verb == "completion") return completion(rest);
-  const auto near =
-      troupe::nearest_name(verb, {"launch", "compile", "pack", "train", "doctor", "debug", "keys", "coordinator", "checkpoint",
-                                  "config", "report", "top", "ps", "attach", "drain", "new", "completion", "help"});
+  const auto near = troupe::nearest_name(
+      verb, {"launch", "compile", "pack", "train", "doctor", "debug", "keys", "coordinator", "checkpoint", "config",
+             "report", "top", "ps", "attach", "drain", "new", "completion", "help"});
   throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + troupe::displayable(verb) + "'",
                       near.empty() ? "see troupe --help" : "did you mean " + near + "?");
 }

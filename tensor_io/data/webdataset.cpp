@@ -10,11 +10,11 @@
 #include <set>
 
 #include "tensor_io/base/error.hpp"
-#include "tensor_io/files/braces.hpp"
 #include "tensor_io/data/file_names.hpp"
 #include "tensor_io/data/files_hash.hpp"
 #include "tensor_io/files/bounded_file.hpp"
 #include "tensor_io/files/bounded_json.hpp"
+#include "tensor_io/files/braces.hpp"
 
 namespace troupe {
 namespace {

@@ -1,9 +1,9 @@
 // JPEG and PNG pictures, tar shards with them, index.json beside those, patterns in braces.
 #include <algorithm>
 
-#include "tensor_io/files/braces.hpp"
 #include "tensor_io/data/image_decode.hpp"
 #include "tensor_io/data/webdataset.hpp"
+#include "tensor_io/files/braces.hpp"
 
 #include "tests/fuzz/fuzz.hpp"
 

@@ -5,9 +5,9 @@
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/data/bad_samples.hpp"
-#include "tensor_io/files/braces.hpp"
 #include "tensor_io/data/image_folder.hpp"
 #include "tensor_io/data/webdataset.hpp"
+#include "tensor_io/files/braces.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/scratch_directory.hpp"
 
