@@ -247,6 +247,13 @@ VIEWS = {aten.view.default, aten.reshape.default, aten.permute.default, aten.tra
          aten.split_with_sizes.default, aten.diagonal.default, aten.as_strided.default, aten.swapaxes.default, operator.getitem}
 
 
+def base_of(node):
+    """The node whose memory this one is: through views, and through operators that write to their first argument and return it."""
+    while node.op == "call_function" and (node.target in VIEWS or node.args and node.args[0] in writes(node)):
+        node = node.args[0]
+    return node
+
+
 def remove_writes(graph):
     """relu_(x) becomes relu(x), and what reads x later reads that: where x has no view. AOTAutograd does so for the rest, inside of a block."""
     place = {node: i for i, node in enumerate(graph.nodes)}
@@ -255,7 +262,7 @@ def remove_writes(graph):
         if len(written) != 1 or written[0].op != "call_function" or written[0] is not node.args[0] or node.target in WRITES_BUFFERS:
             continue
         x = written[0]
-        if x.target in VIEWS or any(user.target in VIEWS for user in x.users if user is not node):
+        if base_of(x) is not x or any(user.target in VIEWS for user in x.users if user is not node):
             continue
         packet, overload = node.target._schema.name.split("::")[1], node.target._overloadname
         if not packet.endswith("_") or not hasattr(aten, packet[:-1]) or not hasattr(getattr(aten, packet[:-1]), overload):

@@ -126,7 +126,7 @@ def forward_and_backward(segment, inputs, budget, context):
     result.saved = [place[name] for name in saved_names]
     plain = [what.output.idx for what in (n.meta["desc"] for n in tangents) if isinstance(what.output, descriptors.PlainAOTOutput)]
     if len(plain) != len(tangents):
-        raise Refusal("a gradient enters the model by something else than a block's result, which is not supported")
+        raise Refusal("a gradient flows through a buffer that forward writes to, which is not supported; write detached values")
     result.tangents = plain
     set_outputs(forward, kept)
     into = outputs_of(backward)

@@ -7,7 +7,7 @@ import torch
 from torch import fx
 from torch._guards import detect_fake_mode
 
-from .capture import VIEWS, aten, dropout_mask, writes
+from .capture import VIEWS, aten, base_of, dropout_mask, writes
 from .refusal import Refusal, at, line_of
 
 BLOCKS_OF_TORCH = (torch.nn.TransformerEncoderLayer, torch.nn.TransformerDecoderLayer)
@@ -105,12 +105,6 @@ def merge_trivial(segments):
     segments[:] = [s for s in segments if s.nodes]
 
 
-def base_of(node):
-    while node.op == "call_function" and node.target in VIEWS:
-        node = node.args[0]
-    return node
-
-
 def check_writes(capture, segments, place):
     for node, i in place.items():
         for written in writes(node):
@@ -119,8 +113,8 @@ def check_writes(capture, segments, place):
                 kind, name = capture.tensors[base]
                 if kind == "buffer" and name in capture.unsaved:
                     raise Refusal(f"forward writes to the buffer {name}{at(node)}, which is not saved (persistent=False); let it be saved")
-                if kind != "buffer" or base is not written:
-                    raise Refusal(f"forward writes to {name}{at(node)}, which is a {kind}; only whole buffers may be written to")
+                if kind != "buffer":
+                    raise Refusal(f"forward writes to {name}{at(node)}, which is a {kind}; it may write to buffers alone")
             elif base in capture.fields:
                 raise Refusal(f"forward writes to the batch's {capture.fields[base]}{at(node)}; write to a clone")
             elif place.get(base) != i:
