@@ -64,7 +64,7 @@ def forward_only(segment, inputs):
         module, signature = aot_export_module(segment.module, tuple(i.detach() for i in inputs), trace_joint=False, decompositions=select_decomp_table())
     names = [node.name for node in placeholders_of(module)]
     values = [o.meta["val"] for o in outputs_of(module)]
-    writes = [(i, names.index(signature.user_inputs_to_mutate.get(spec) or signature.buffers_to_mutate[spec]))
+    writes = [(i, names.index(signature.user_inputs_to_mutate[spec]))
               for i, spec in enumerate(n.name for n in outputs_of(module)) if spec in signature.user_inputs_to_mutate]
     return Graphs(module, [n.meta["val"] for n in placeholders_of(module)], values[len(writes):], writes)
 
@@ -88,8 +88,6 @@ def forward_and_backward(segment, inputs, budget, context):
     with contextlib.ExitStack() as stack, torch._functorch.config.patch(activation_memory_budget=budget):
         with context():
             joint = aot_export_joint_with_descriptors(stack, segment.module, tuple(inputs), decompositions=select_decomp_table())
-        described = [o.meta.get("desc") if isinstance(o, fx.Node) else None for o in torch.utils._pytree.tree_leaves(
-            joint.graph_module.graph.find_nodes(op="output")[0].args[0], is_leaf=lambda n: n is None)]
         described = list(joint.graph_module.graph.find_nodes(op="output")[0].meta["desc"])
         aot_compile_joint_with_descriptors(joint, partition_fn=partition, fw_compiler=keep("forward"), bw_compiler=keep("backward"))
     forward, forward_inputs = found["forward"]
@@ -169,7 +167,7 @@ def move_views_of_inputs(forward, backward, forward_inputs, backward_inputs):
             value = after = new
         old.replace_all_uses_with(value)
         backward.graph.erase_node(old)
-    set_outputs(forward, [o for k, o in enumerate(outputs) if o is not None or k < 0])
+    set_outputs(forward, [o for o in outputs if o is not None])
     backward.graph.lint()
     backward.recompile()
 

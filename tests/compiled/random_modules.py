@@ -1,7 +1,6 @@
 """Modules that a generator draws: layers with residuals, branches, norms, attention, convolutions, embeddings, masks, sums and losses in an order
 by seed. Many are one model, so that a package is compiled once for all of them; each has its own term of the loss, and its own gradients.
 """
-import os
 import random
 
 import torch
