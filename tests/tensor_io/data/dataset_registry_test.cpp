@@ -46,7 +46,7 @@ TEST_CASE("[S05] an unknown data set is refused in one line with all known ones"
     refusal = error.what();
   }
   CHECK_THAT(refusal, Catch::Contains("there is no data set 'digit'; known: synthetic, digits, mnist, cifar10, csv, "
-                                      "image_folder, webdataset, tokens") &&
+                                      "image_folder, webdataset, packed, tokens") &&
                           Catch::Contains("rows"));
   CHECK(refusal.find('\n') == std::string::npos);
 }
