@@ -325,16 +325,19 @@ int make_keys(const std::vector<std::string>& words) {
   return 0;
 }
 
+// Becomes another program: a path, or a name that is searched for in PATH. `remedy`: if it is not there.
+int execute(std::vector<std::string> command, const std::string& remedy) {
+  std::vector<char*> arguments(command.size() + 1, nullptr);
+  std::transform(command.begin(), command.end(), arguments.begin(), [](std::string& word) { return word.data(); });
+  ::execvp(command[0].c_str(), arguments.data());
+  throw troupe::Error(troupe::ErrorCode::unavailable, command[0], std::strerror(errno), remedy);
+}
+
 // Becomes the program of that name, which lies beside this one.
 int become(const std::string& name, const std::vector<std::string>& words) {
-  auto path = (std::filesystem::path(own_path()).parent_path() / name).string();
-  std::vector<std::string> all{path};
-  all.insert(all.end(), words.begin(), words.end());
-  std::vector<char*> arguments(all.size() + 1, nullptr);
-  std::transform(all.begin(), all.end(), arguments.begin(), [](std::string& word) { return word.data(); });
-  ::execv(path.c_str(), arguments.data());
-  throw troupe::Error(troupe::ErrorCode::unavailable, path, std::strerror(errno),
-                      "it is built and installed with this command");
+  std::vector<std::string> command{(std::filesystem::path(own_path()).parent_path() / name).string()};
+  command.insert(command.end(), words.begin(), words.end());
+  return execute(std::move(command), "it is built and installed with this command");
 }
 
 // Becomes Python with a module of Troupe's package: beside an installed command, or in this command's own source tree.
@@ -354,13 +357,9 @@ int run_python(const std::string& module, const std::vector<std::string>& words)
   const char* others = std::getenv("PYTHONPATH");
   ::setenv("PYTHONPATH", (folder + (others != nullptr && *others != 0 ? std::string(":") + others : "")).c_str(), 1);
   ::setenv("TROUPE_COMMAND", own_path().c_str(), 1);
-  std::vector<std::string> all{python, "-m", module};
-  all.insert(all.end(), words.begin(), words.end());
-  std::vector<char*> arguments(all.size() + 1, nullptr);
-  std::transform(all.begin(), all.end(), arguments.begin(), [](std::string& word) { return word.data(); });
-  ::execvp(python.c_str(), arguments.data());
-  throw troupe::Error(troupe::ErrorCode::unavailable, python, std::strerror(errno),
-                      "install Python 3 with torch, or say where it is: TROUPE_PYTHON=/path/to/python3");
+  std::vector<std::string> command{python, "-m", module};
+  command.insert(command.end(), words.begin(), words.end());
+  return execute(std::move(command), "install Python 3 with torch, or say where it is: TROUPE_PYTHON=/path/to/python3");
 }
 
 int run(const std::vector<std::string>& words) {

@@ -39,7 +39,7 @@ void read_in_chunks(const BoundedFile& file, std::uint64_t offset, std::uint64_t
   }
 }
 
-// Whoever may write to it decides what this process does.
+// A user who may write to it decides what this process does.
 void require_trusted(const BoundedFile& file) {
   if (file.owner() != ::geteuid() && file.owner() != 0)
     file.refuse("belongs to another user (" + std::to_string(file.owner()) + "), and a compiled model is code",

@@ -77,7 +77,7 @@ def check_models(names, dtypes):
 # ------------------------------------------------------------- training
 
 def reference(name, dtype, steps, batch_size, ranks, rate):
-    """Losses of PyTorch's DDP over so many ranks, in one process: the mean of the gradients of the ranks' parts, or over their elements."""
+    """Losses of PyTorch's DDP over this number of ranks, in one process: the mean of the gradients of the ranks' parts, or over their elements."""
     model, loss, batch = models.made(name, getattr(torch, dtype))
     model.train()
     data = models.Packed(name, getattr(torch, dtype))
