@@ -170,15 +170,14 @@ std::unique_ptr<Code::Runner> open(const CompiledFile& file, const std::string& 
 
 }  // namespace
 
-CompiledGraph::CompiledGraph(const CompiledFile& file, std::size_t index)
-    : form_(file.manifest().graphs.at(index)), name_(file.manifest().model + " (" + file.path() + ")") {
+CompiledGraph::CompiledGraph(const CompiledFile& file, std::size_t index) {
   auto code = std::make_shared<Code>();
-  code->form = form_;
-  code->name = name_;
+  code->form = file.manifest().graphs.at(index);
+  code->name = file.manifest().model + " (" + file.path() + ")";
   const auto number = std::to_string(index);
   try {
     code->forward = open(file, number + ".forward");
-    if (form_.backward) code->backward = open(file, number + ".backward");
+    if (code->form.backward) code->backward = open(file, number + ".backward");
   } catch (const c10::Error& error) {
     throw Error(ErrorCode::bad_data, "opening the compiled model: " + file.path(), error.what_without_backtrace(),
                 "make it again: troupe compile");
@@ -192,14 +191,14 @@ CompiledSizes CompiledGraph::sizes_of(const std::vector<at::Tensor>& inputs,
                                       const std::vector<std::string>& names) const {
   CompiledSizes sizes;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].defined()) match(name_, names[i], inputs[i], form_.inputs[i], sizes);
+    if (inputs[i].defined()) match(code_->name, names[i], inputs[i], code_->form.inputs[i], sizes);
   }
   return sizes;
 }
 
 std::vector<std::int64_t> CompiledGraph::shape(std::size_t input, const CompiledSizes& sizes) const {
   std::vector<std::int64_t> shape;
-  for (const auto& size : form_.inputs[input].sizes) {
+  for (const auto& size : code_->form.inputs[input].sizes) {
     auto number = size.factor;
     bool known = size.known;
     for (const auto& symbol : size.symbols) {
@@ -208,7 +207,7 @@ std::vector<std::int64_t> CompiledGraph::shape(std::size_t input, const Compiled
       if (known) number *= found->second;
     }
     if (!known)
-      refuse(name_, "a dropout mask", "its size " + describe(size) + " does not follow from the other inputs");
+      refuse(code_->name, "a dropout mask", "its size " + describe(size) + " does not follow from the other inputs");
     shape.push_back(number);
   }
   return shape;
@@ -216,7 +215,7 @@ std::vector<std::int64_t> CompiledGraph::shape(std::size_t input, const Compiled
 
 std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> inputs, const std::vector<std::string>& names,
                                            bool keep_written) const {
-  const auto& form = form_;
+  const auto& form = code_->form;
   sizes_of(inputs, names);
   // Types were decided when it was compiled: no operator within may choose them again.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
@@ -225,7 +224,7 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> inputs, const
     differentiable = differentiable || inputs[i].requires_grad();
     if (is_dense_in_order(inputs[i], form.inputs[i].order)) continue;
     if (inputs[i].is_leaf() && inputs[i].requires_grad()) {
-      refuse(name_, names[i],
+      refuse(code_->name, names[i],
              "its strides are " + c10::str(inputs[i].strides()) +
                  ", and the model was compiled for a tensor without gaps");
     }

@@ -23,9 +23,6 @@ class CompiledGraph {
   CompiledGraph(const CompiledFile& file, std::size_t index);
   ~CompiledGraph();
 
-  const CompiledGraphForm& form() const noexcept { return form_; }
-  const std::string& name() const noexcept { return name_; }
-
   /// The sizes that tensors imply: what a mask's shape is computed from. Undefined tensors imply nothing. Throws
   /// Error(mismatch) where one does not fit; `names` has one for each input.
   CompiledSizes sizes_of(const std::vector<at::Tensor>& inputs, const std::vector<std::string>& names) const;
@@ -40,8 +37,6 @@ class CompiledGraph {
   struct Code;
 
  private:
-  CompiledGraphForm form_;
-  std::string name_;
   std::shared_ptr<const Code> code_;
 };
 
