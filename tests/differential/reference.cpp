@@ -168,7 +168,8 @@ class PlainRun {
   void meet() {
     const bool meeting = outer_ && job_.kill_at == "collective";
     const bool dies = dies_now() && (!meeting || outer_->is_due(step_));
-    if (outer_ && !(dies && (dies_voted() || meeting) && outer_->waits())) outer_->after_step(step_, replicas_);
+    const bool within = dies_voted() || meeting || job_.dies_early;
+    if (outer_ && !(dies && within && outer_->waits())) outer_->after_step(step_, replicas_);
     if (!dies) return;
     lose_rank();
     if (outer_ && outer_->waits()) outer_->after_step(step_, replicas_);
