@@ -1,13 +1,6 @@
-"""The `troupe` command, a program that starts ranks, and what it does in Python: `troupe compile` and `troupe pack`."""
-import os
-import pathlib
-import sys
+"""The `troupe` command, and what it does in Python: `troupe compile`, `troupe pack` and `troupe.train`."""
+from .command import main, program
+from .refusal import Refusal
+from .training import train
 
-
-def program():
-    """Where the command lies."""
-    return str(pathlib.Path(__file__).parent / "bin" / "troupe")
-
-
-def main():
-    os.execv(program(), [program(), *sys.argv[1:]])
+__all__ = ["Refusal", "main", "program", "train"]

@@ -1,6 +1,5 @@
 """`troupe compile --check`: the compiled file beside PyTorch, one forward and backward on the example batch."""
 import copy
-import os
 import pathlib
 import subprocess
 import tempfile
@@ -8,6 +7,7 @@ import tempfile
 import torch
 from torch import fx
 
+from .command import program
 from .capture import capture, dropout_mask
 from .model_file import read_safetensors, safetensors
 from .refusal import Refusal
@@ -16,20 +16,12 @@ from .source import loss_parts
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
-def command():
-    """The `troupe` command that reads the file."""
-    given = os.environ.get("TROUPE_COMMAND")
-    if given:
-        return given
-    return str(pathlib.Path(__file__).parent / "bin" / "troupe")
-
-
 def compiled_results(source, path):
     """name -> tensor, of the C++ program."""
     with tempfile.TemporaryDirectory(prefix="troupe-check-") as folder:
         batch, out = pathlib.Path(folder) / "batch.safetensors", pathlib.Path(folder) / "out.safetensors"
         batch.write_bytes(safetensors(source.fields))
-        ran = subprocess.run([command(), "train", "gradients", str(path), str(batch), str(out)], capture_output=True, text=True)
+        ran = subprocess.run([program(), "train", "gradients", str(path), str(batch), str(out)], capture_output=True, text=True)
         if ran.returncode != 0:
             raise Refusal(f"the compiled file does not run: {(ran.stderr.strip().splitlines() or ['no reason given'])[-1]}")
         return read_safetensors(out)

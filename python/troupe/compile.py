@@ -1,5 +1,6 @@
 """`troupe compile`: python3 -m troupe.compile SOURCE.py:FUNCTION -o MODEL"""
 import argparse
+import contextlib
 import logging
 import signal
 import sys
@@ -27,8 +28,6 @@ def main(arguments=None):
     except ImportError as error:
         sys.exit(f"troupe compile: PyTorch for Python is needed to compile a model, not to train it: {error}; pip install torch==2.11.0")
     from .refusal import Refusal
-    logging.disable(logging.CRITICAL)  # PyTorch's own: CUDA that is not there, deprecations, graphs of what could not be captured
-    warnings.filterwarnings("ignore", category=FutureWarning)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is half done goes with it
     try:
         run(options)
@@ -38,12 +37,26 @@ def main(arguments=None):
     return 0
 
 
-def run(options):
+@contextlib.contextmanager
+def quiet_and_alone():
+    """What a compile needs of its process; puts back what was."""
     import torch
-    from . import build_model, source
     import torch._inductor.config
-    torch._inductor.config.compile_threads = 1  # no pool of processes that import torch again
+    threads, disabled = torch.get_num_threads(), logging.root.manager.disable
     torch.set_num_threads(1)  # what compiles is a fork of this process, and OpenMP's threads do not come along
+    logging.disable(logging.CRITICAL)  # PyTorch's own: CUDA that is not there, deprecations, graphs of what could not be captured
+    try:
+        # No pool of processes that import torch again.
+        with torch._inductor.config.patch(compile_threads=1), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            yield
+    finally:
+        logging.disable(disabled)
+        torch.set_num_threads(threads)
+
+
+def run(options):
+    from . import build_model, source
     from .refusal import Refusal
     if not 0 <= options.recompute <= 1:
         raise Refusal(f"--recompute {options.recompute}: a share is 0 to 1")
@@ -53,12 +66,13 @@ def run(options):
         if not field or not dim.isdigit():
             raise Refusal(f"--dynamic {text}: not FIELD:DIM")
         dynamic.append((field, int(dim)))
-    described = source.read(options.source)
-    print(build_model.build(described, options.output, blocks=options.blocks, dynamic=dynamic, autocast=options.autocast,
-                            recompute=options.recompute, say=lambda line: print(line, flush=True)), flush=True)
-    if options.check:
-        from . import check
-        print(check.check(described, options.output, build_model.AUTOCAST[options.autocast]), flush=True)
+    with quiet_and_alone():
+        described = source.read(options.source)
+        print(build_model.build(described, options.output, blocks=options.blocks, dynamic=dynamic, autocast=options.autocast,
+                                recompute=options.recompute, say=lambda line: print(line, flush=True)), flush=True)
+        if options.check:
+            from . import check
+            print(check.check(described, options.output, build_model.AUTOCAST[options.autocast]), flush=True)
 
 
 if __name__ == "__main__":

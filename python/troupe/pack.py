@@ -71,7 +71,7 @@ class Numbered:
 def samples_from(dataset, first, workers):
     """Samples from number `first` on."""
     from torch.utils.data import DataLoader
-    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+    if by_number(dataset):
         yield from DataLoader(Numbered(dataset, first), batch_size=None, shuffle=False, num_workers=workers)
         return
     if workers:
@@ -81,12 +81,31 @@ def samples_from(dataset, first, workers):
             yield fields_of(sample, index)
 
 
-def is_random(dataset):
-    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")) or not len(dataset):
-        return False
+def random_states():
+    """Of the generators that augmentations draw from."""
+    import random
     import torch
-    first, again = (fields_of(dataset[0], 0) for _ in range(2))
-    return any(not torch.equal(first[name], again[name]) for name in first if name in again)
+    numpy = sys.modules.get("numpy")
+    return {"torch": torch.get_rng_state().numpy().tobytes(), "random": random.getstate(), "numpy.random": repr(numpy.random.get_state()) if numpy else ""}
+
+
+def why_random(dataset):
+    """Why a sample is not the same each time, or an empty text. Looks at 8 of a data set whose samples have numbers."""
+    if not by_number(dataset) or not len(dataset):
+        return ""
+    import torch
+    for index in sorted({i * (len(dataset) - 1) // 7 for i in range(8)}):
+        (first, states), (again, later) = ((fields_of(dataset[index], index), random_states()) for _ in range(2))
+        if any(not torch.equal(first[name], again[name]) for name in first if name in again):
+            return f"gives another sample {index} each time"
+        for name, state in states.items():  # drawn in vain this time; a data set that sets a seed for each sample leaves it alike
+            if state != later[name]:
+                return f"draws from {name} for sample {index}"
+    return ""
+
+
+def by_number(dataset):
+    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
 def form_of(fields):
@@ -178,26 +197,42 @@ def parts_of(text):
     given = attribute(text)
     if callable(given) and not hasattr(given, "__getitem__") and not hasattr(given, "__iter__"):
         given = given()
-    train, held_out = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
-    return train, held_out
+    return train_and_held_out(given)
+
+
+def train_and_held_out(given):
+    """Of a pair, also as random_split gives it; a data set alone has nothing held out."""
+    from torch.utils.data import Dataset
+    pair = len(given) == 2 if isinstance(given, (tuple, list)) else False
+    if pair and (isinstance(given, tuple) or all(isinstance(part, Dataset) for part in given)):
+        return given
+    return given, None
 
 
 def pack(options):
     if options.passes < 1 or (options.file_samples is not None and options.file_samples < 1):
         raise Refusal("--passes and --file_samples are at least 1")
-    train, held_out = parts_of(options.source)
-    if options.passes == 1 and is_random(train):
-        raise Refusal("the data set gives another sample 0 each time: its augmentation is random. Leave it out, or pack several passes: --passes 10")
-    if held_out is not None and is_random(held_out):
-        raise Refusal("the held-out data gives another sample 0 each time; leave the random augmentation out of it")
-    packing = Packing(options.output, options.source, options.file_samples, options.passes)
-    counts = {packing.pack("train", number, train, options.workers) for number in range(options.passes)}
+    return pack_parts(*parts_of(options.source), options.output, source=options.source, file_samples=options.file_samples, workers=options.workers,
+                      passes=options.passes)
+
+
+def pack_parts(train, held_out, output, source="", file_samples=None, workers=0, passes=1):
+    """Writes the folder `output`; returns a line about it. `source` is what an interrupted run of the same is known by."""
+    random = why_random(train) if passes == 1 else ""
+    if random:
+        raise Refusal(f"the data set {random}: its augmentation is random. Leave it out, or pack several passes: --passes 10")
+    random = why_random(held_out) if held_out is not None else ""
+    if random:
+        raise Refusal(f"the held-out data {random}; leave the random augmentation out of it")
+    packing = Packing(output, source, file_samples, passes)
+    counts = {packing.pack("train", number, train, workers) for number in range(passes)}
     if len(counts) != 1 or 0 in counts:
         raise Refusal("the data set is empty" if counts == {0} else f"the passes have different numbers of samples: {sorted(counts)}")
-    rest = packing.pack("held_out", 0, held_out, options.workers) if held_out is not None else 0
-    packing.finish(counts.pop(), rest, options.passes)
+    rest = packing.pack("held_out", 0, held_out, workers) if held_out is not None else 0
+    packing.finish(counts.pop(), rest, passes)
     there = json.loads(packing.index.read_text())
-    return f"{options.output}: {there['train']} samples to train on, {there['held_out']} held out, in {len(there['files'])} files"
+    files = len(there["files"])
+    return f"{output}: {there['train']} samples to train on, {there['held_out']} held out, in {files} file{'s' if files > 1 else ''}"
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import torch
 from troupe.model_file import safetensors
 
 SOURCE = '''
+import random
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -97,6 +98,7 @@ class Rows(torch.utils.data.Dataset):
 
 rows = Rows(lambda i: (torch.ones(2) * i, i))
 random_rows = Rows(lambda i: (torch.randn(2), i))
+seldom_random = Rows(lambda i: (torch.ones(2) * (random.random() < 1e-9), i))
 ragged = Rows(lambda i: (torch.ones(2 + i // 3), i))
 words = Rows(lambda i: {"text": "word"})
 empty = []
@@ -137,7 +139,8 @@ def check(troupe, passed, folder):
     refuses("compiler", troupe("compile", "source.py:fine", "-o", out, CXX="no-such-compiler"), "there is no C++ compiler no-such-compiler")
     refuses("torch", troupe("compile", "source.py:fine", "-o", out, TROUPE_PYTHON="/usr/bin/python3"), "PyTorch for Python is needed", (1,))
 
-    for name, wanted in (("random_rows", "its augmentation is random"), ("ragged", "the same names, shapes and types"), ("words", "which is no tensor"),
+    for name, wanted in (("random_rows", "gives another sample 0 each time: its augmentation is random"),
+                         ("seldom_random", "draws from random for sample 0: its augmentation is random"), ("ragged", "the same names, shapes and types"), ("words", "which is no tensor"),
                          ("empty", "the data set is empty")):
         refuses(f"pack {name}", troupe("pack", f"source.py:{name}", "-o", folder / f"refused-{name}"), wanted)
 

@@ -1,7 +1,8 @@
-"""`./dev compiled [PART..]`: Python models, compiled, beside PyTorch. Parts: refusals, models, random, train; all without one.
+"""`./dev compiled [PART..]`: Python models, compiled, beside PyTorch. Parts: refusals, data, models, random, train; all without one.
 
 refusals  what `troupe compile` and `troupe pack` do not do, and what a file's reader does not believe: each message
 models    loss, gradients and buffers of models.py, one step (--check)
+data      torchvision's and Hugging Face's data classes, packed; packing that is killed; `troupe.train`
 random    the same of modules that a generator draws (--count, --seed), many to a file
 train     losses of whole runs at 1, 2 and 4 ranks, with ddp and fsdp, a kill, a resume at another number of ranks
 """
@@ -24,6 +25,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch  # noqa: E402
 
 import models  # noqa: E402
+import python_data  # noqa: E402
 import random_modules  # noqa: E402
 import refusals  # noqa: E402
 
@@ -179,10 +181,13 @@ def main():
     (FOLDER / "entry.py").write_text(ENTRY)
     begin = time.monotonic()
     names, dtypes = options.models.split(","), options.dtypes.split(",")
-    parts = options.parts or ["refusals", "models", "random", "train"]
+    parts = options.parts or ["refusals", "data", "models", "random", "train"]
     for part in parts:
         if part == "refusals":
             refusals.check(troupe, passed, FOLDER)
+        elif part == "data":
+            python_data.check_data(troupe, passed, FOLDER)
+            python_data.check_call(passed, FOLDER)
         elif part == "models":
             check_models(names, dtypes)
         elif part == "random":
@@ -194,7 +199,7 @@ def main():
             check_training(["two_towers"], ["float64"])
             random_modules.check(troupe, passed, FOLDER, options.seed, 6)
         else:
-            sys.exit(f"there is no part {part}: refusals, models, random, train, ci")
+            sys.exit(f"there is no part {part}: refusals, data, models, random, train, ci")
     print(f"compiled: {len(successes)} passed, {len(failures)} failed, {time.monotonic() - begin:.0f} s")
     sys.exit(1 if failures else 0)
 
