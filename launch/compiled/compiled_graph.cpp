@@ -124,7 +124,17 @@ struct GraphCall : torch::autograd::Function<GraphCall> {
     auto results = named(*code, "forward", [&] { return code->forward->run(inputs.vec()); });
     torch::autograd::variable_list kept, outputs, fixed;
     kept.reserve(form.saved.size());
-    for (const auto& saved : form.saved) kept.push_back(saved.result ? results.at(saved.index) : inputs[saved.index]);
+    for (const auto& saved : form.saved) {
+      if (!saved.result) {
+        kept.push_back(inputs[saved.index]);
+        continue;
+      }
+      // Inductor may lay out an activation otherwise than backward is compiled for.
+      const auto& activation = results.at(saved.index);
+      if (activation.dim() != static_cast<std::int64_t>(saved.order.size()))
+        refuse(code->name, "an activation", "its shape is " + c10::str(activation.sizes()));
+      kept.push_back(in_order(activation, saved.order));
+    }
     context->save_for_backward(std::move(kept));
     context->saved_data["code"] = c10::IValue::make_capsule(c10::make_intrusive<CodeHolder>(code));
     std::vector<bool> differentiable(form.outputs.size(), false);

@@ -53,14 +53,20 @@ class Reader {
     CompiledForm form;
     form.dtype = dtype(json);
     for (const auto& item : json.at("sizes")) form.sizes.push_back(size(item));
-    form.order = json.at("order").get<std::vector<std::size_t>>();
-    require(form.sizes.size() <= SafetensorsFile::kMaxDimensions, "a tensor has too many dimensions");
-    auto sorted = form.order;
+    form.order = order(json.at("order"));
+    require(form.order.size() == form.sizes.size(), "a tensor has another number of sizes than of dimensions");
+    return form;
+  }
+
+  std::vector<std::size_t> order(const Json& json) const {
+    auto order = json.get<std::vector<std::size_t>>();
+    require(order.size() <= SafetensorsFile::kMaxDimensions, "a tensor has too many dimensions");
+    auto sorted = order;
     std::sort(sorted.begin(), sorted.end());
-    std::vector<std::size_t> all(form.sizes.size());
+    std::vector<std::size_t> all(order.size());
     std::iota(all.begin(), all.end(), 0);
     require(sorted == all, "an order is no permutation of the dimensions");
-    return form;
+    return order;
   }
 
   std::vector<std::size_t> indices(const Json& json, std::size_t below, const std::string& what) const {
@@ -79,9 +85,10 @@ class Reader {
     for (const auto& item : json.at("saved")) {
       const auto of = item.at(0).get<std::string>();
       require(of == "input" || of == "output", "saved has neither an input nor an output");
-      const CompiledGraphForm::Saved saved{of == "output", item.at(1).get<std::size_t>()};
+      CompiledGraphForm::Saved saved{of == "output", item.at(1).get<std::size_t>(), {}};
+      if (saved.result) saved.order = order(item.at(2));
       require(saved.index < (saved.result ? kMostItems : graph.inputs.size()), "saved is out of range");
-      graph.saved.push_back(saved);
+      graph.saved.push_back(std::move(saved));
     }
     graph.tangents = indices(json.at("tangents"), graph.outputs.size(), "tangents");
     graph.gradients = indices(json.at("gradients"), graph.inputs.size(), "gradients");

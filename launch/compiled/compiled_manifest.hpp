@@ -30,6 +30,7 @@ struct CompiledGraphForm {
   struct Saved {
     bool result = false;  ///< of forward's results; else of the inputs
     std::size_t index = 0;
+    std::vector<std::size_t> order;  ///< of a result's dimensions, as in CompiledForm: what backward is compiled for
   };
   std::vector<CompiledForm> inputs, outputs;
   std::vector<std::size_t> writes;     ///< inputs that forward changes: its first results are their new values

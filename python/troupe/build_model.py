@@ -124,7 +124,9 @@ class Build:
         self.graphs.append({"values": outputs, "entry": {
             "inputs": [described(i) for i in graphs.inputs], "outputs": [described(o) for o in graphs.outputs],
             "writes": [place for _, place in graphs.writes], "backward": graphs.backward is not None,
-            "saved": graphs.saved, "tangents": graphs.tangents, "gradients": graphs.gradients}})
+            "saved": [[*place, *([described(value)["order"]] if place[0] == "output" else [])]
+                      for place, value in zip(graphs.saved, graphs.backward_inputs)],
+            "tangents": graphs.tangents, "gradients": graphs.gradients}})
         return number
 
     def manifest(self):
@@ -189,8 +191,7 @@ def described(value):
             sizes.append([number, *(str(f) for f in factors if f.is_Symbol)])
         else:
             sizes.append(None)
-    hint = lambda s: s if isinstance(s, int) else s.node.hint  # noqa: E731
-    strides, lengths = [hint(s) for s in value.stride()], [hint(s) for s in value.shape]
+    strides, lengths = [joint.hint(s) for s in value.stride()], [joint.hint(s) for s in value.shape]
     order = list(range(len(strides)))
     if not contiguous(value):
         order.sort(key=lambda d: (-strides[d], -lengths[d]))

@@ -43,6 +43,25 @@ class Graphs:
     gradients: list = dataclasses.field(default_factory=list)  # inputs, in the order of backward's outputs
 
 
+def hint(size):
+    """The number that a size has in the example."""
+    return size if isinstance(size, int) else size.node.hint
+
+
+def dense(value):
+    """What is like `value` but has no gaps, its dimensions in the same order in memory. Inductor decides about gaps of an activation by itself, and
+    backward is compiled for one layout: the reader makes this one of what forward returns."""
+    strides = [hint(s) for s in value.stride()]
+    order, step, wanted = sorted(range(value.dim()), key=lambda d: -strides[d]), 1, [1] * value.dim()
+    for d in reversed(order):
+        wanted[d] = step
+        step = step * value.shape[d]
+    if [hint(s) for s in wanted] == strides:
+        return value
+    with detect_fake_mode([value]), torch.no_grad():
+        return torch.empty_strided(value.shape, wanted, dtype=value.dtype)
+
+
 def outputs_of(graph_module):
     return list(graph_module.graph.find_nodes(op="output")[0].args[0])
 
@@ -100,7 +119,7 @@ def forward_and_backward(segment, inputs, budget, context):
     saved_names = [n.name for n in into_backward if not n.name.startswith("tangents")]
     outputs = outputs_of(forward)
     real = len(outputs) - len(saved_names)
-    result = Graphs(forward, [n.meta["val"] for n in placeholders_of(forward)], [], [], backward, [n.meta["val"] for n in into_backward])
+    result = Graphs(forward, [n.meta["val"] for n in placeholders_of(forward)], [], [], backward)
     order = []
     for i, what in enumerate(described[:real]):
         if isinstance(what, descriptors.InputMutationAOTOutput) and isinstance(what.mutated_input, descriptors.PlainAOTInput):
@@ -122,6 +141,10 @@ def forward_and_backward(segment, inputs, budget, context):
             place[o.name] = ("output", len(kept))
             kept.append(o)
     result.saved = [place[name] for name in saved_names]
+    for node in into_backward:
+        if place.get(node.name, ("input", 0))[0] == "output":
+            node.meta["val"] = dense(node.meta["val"])
+    result.backward_inputs = [n.meta["val"] for n in into_backward]
     plain = [what.output.idx for what in (n.meta["desc"] for n in tangents) if isinstance(what.output, descriptors.PlainAOTOutput)]
     if len(plain) != len(tangents):
         raise Refusal("a gradient flows through a buffer that forward writes to, which is not supported; write detached values")

@@ -102,26 +102,30 @@ class Drawn(nn.Module):
 
 
 class Many(nn.Module):
-    def __init__(self, first, count):
+    def __init__(self, seeds):
         super().__init__()
-        self.models = nn.ModuleDict({f"seed{seed}": Drawn(seed) for seed in range(first, first + count)})
+        self.models = nn.ModuleDict({f"seed{seed}": Drawn(seed) for seed in seeds})
 
     def forward(self, batch):
         return sum(model(batch) for model in self.models.values())
 
 
-def drawn(first, count):
+def drawn(seeds):
     """(model, loss, batch) of the modules of these seeds, in float64."""
-    torch.manual_seed(first)
-    model = Many(first, count).double()
+    torch.manual_seed(seeds[0])
+    model = Many(seeds).double()
     batch = {"ids": torch.randint(11, (3, 6)), "numbers": torch.randn(3, 6, 5).double(), "labels": torch.randint(3, (3, 6)), "wanted": torch.randn(3, 3).double()}
     return model, lambda m, b: m(b), batch
 
 
-def check(troupe, passed, folder, first, count):
+# Together these were wrong: forward laid out an activation, a part of a larger one, otherwise than backward read it.
+KNOWN_HARD = [1154, 1158]
+
+
+def check(troupe, passed, folder, seeds):
     """Compiles them and compares each gradient with PyTorch's, to 1e-9."""
-    for begin in range(first, first + count, PER_PACKAGE):
-        here = min(PER_PACKAGE, first + count - begin)
-        ran = troupe("compile", "entry.py:drawn", "-o", folder / "drawn.tm", "--blocks", "none", "--check", FIRST=str(begin), COUNT=str(here))
+    for begin in range(0, len(seeds), PER_PACKAGE):
+        here = ",".join(map(str, seeds[begin:begin + PER_PACKAGE]))
+        ran = troupe("compile", "entry.py:drawn", "-o", folder / "drawn.tm", "--blocks", "none", "--check", SEEDS=here)
         line = (ran.stdout.strip().splitlines() or [""])[-1]
-        passed(f"random seeds {begin} to {begin + here - 1}: {line}", ran.returncode == 0, f"{ran.stderr.strip()[-400:]}; again: random --seed {begin} --count {here}")
+        passed(f"random {here}: {line}", ran.returncode == 0, f"{ran.stderr.strip()[-400:]}; again: random --seeds {here}")
