@@ -22,7 +22,7 @@ class Program:
         self.name = name
         environment = dict(environment or os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(HERE / "peer"), PYTHONWARNINGS="ignore")
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
-        self.read("ready")
+        self.before = self.read("ready")
 
     def read(self, last):
         """Lines `NAME VALUE..` as {name: values}, up to and with the one named `last`; other lines are not for us."""

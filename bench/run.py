@@ -23,6 +23,7 @@ import time
 
 import steps
 from all_reduce import ALL_REDUCE_TARGETS, run_all_reduce
+from compiled import COMPILED_TARGETS, TROUPE, run_compiled
 from control import SIMULATE, TARGET as CONTROL_TARGET, run_control
 from harness import HERE, OURS, ROOT, TORCHRUN, Program, flat, floats, in_turns, read_floats, report
 from link import LINK_TARGETS, run_link
@@ -39,11 +40,11 @@ LOADER_CLOSE = {"loader/folder": 0.005, "loader/memory": 1e-6}  # mean differenc
 START_TARGETS = {"start": 0.20}
 CONTROL_TARGETS = {"control": CONTROL_TARGET}
 TARGETS = {**steps.TARGETS, **SCALE_TARGETS, **START_TARGETS, **CHECKPOINT_TARGETS, **LOADER_TARGETS, **ALL_REDUCE_TARGETS,
-           **LINK_TARGETS, **SNAPSHOT_TARGETS, **MESSAGE_TARGETS, **CONTROL_TARGETS}
-NEEDED = {"bench_steps": {**steps.TARGETS, **SCALE_TARGETS, **CHECKPOINT_TARGETS, **LINK_TARGETS},
+           **LINK_TARGETS, **SNAPSHOT_TARGETS, **MESSAGE_TARGETS, **CONTROL_TARGETS, **COMPILED_TARGETS}
+NEEDED = {"bench_steps": {**steps.TARGETS, **SCALE_TARGETS, **CHECKPOINT_TARGETS, **LINK_TARGETS, **COMPILED_TARGETS},
           "bench_bare_steps": {**SCALE_TARGETS, **LINK_TARGETS, **steps.DDP_TARGETS, **steps.FSDP_TARGETS},
           "bench_start": START_TARGETS, "bench_all_reduce": ALL_REDUCE_TARGETS, "bench_loader": LOADER_TARGETS, "bench_messages": MESSAGE_TARGETS,
-          SIMULATE: CONTROL_TARGETS, GPT: SNAPSHOT_TARGETS}
+          TROUPE: COMPILED_TARGETS, SIMULATE: CONTROL_TARGETS, GPT: SNAPSHOT_TARGETS}
 
 def files_in(folder):
     return filter(pathlib.Path.is_file, pathlib.Path(folder).rglob("*"))
@@ -213,6 +214,9 @@ def measure(rows, blocks, count):
         yield run_messages(rows, max(10, blocks))
     if "control" in rows:
         yield [run_control("control")]
+    for row in rows:
+        if row in COMPILED_TARGETS:
+            yield run_compiled(row, blocks, count)
 
 
 def main():

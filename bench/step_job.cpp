@@ -132,16 +132,7 @@ Job images(Model model, int rank, std::int64_t batch, std::int64_t side, std::in
           }};
 }
 
-// As GPUs like pictures, on both sides: what a convolution reads lies together.
-Job channels_last(Job job) {
-  torch::NoGradGuard no_grad;
-  for (auto& parameter : job.model->parameters()) {
-    if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
-  }
-  for (auto& input : job.inputs) input = input.contiguous(at::MemoryFormat::ChannelsLast);
-  return job;
-}
-
+// As GPUs like pictures, on both sides.
 Job bottlenecks(int rank, std::int64_t batch, const BottleneckResNetImpl::Depths& depths, std::int64_t width,
                 std::int64_t side, std::int64_t classes) {
   return channels_last(images(BottleneckResNet(depths, width, classes), rank, batch, side, classes));
@@ -160,6 +151,15 @@ Job make_job(const std::string& name, int rank, std::int64_t batch, int layers) 
   if (name == "resnet50") return bottlenecks(rank, batch, kResNet50, 64, 224, 1000);
   if (name == "resnet_tiny") return bottlenecks(rank, batch, {1, 1, 1, 1}, 8, 64, 10);
   throw no_such_job(name);
+}
+
+Job channels_last(Job job) {
+  torch::NoGradGuard no_grad;
+  for (auto& parameter : job.model->parameters()) {
+    if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+  for (auto& input : job.inputs) input = input.contiguous(at::MemoryFormat::ChannelsLast);
+  return job;
 }
 
 bool trains_with_sgd(const std::string& job) { return job.starts_with("resnet"); }

@@ -42,6 +42,8 @@ void set_optimizer(const std::string& job, Config& config) {
   config.momentum = 0.9;
   config.weight_decay = sgd ? 0 : 0.01;
 }
+/// Images and the weights of convolutions with what a convolution reads together in memory.
+Job channels_last(Job job);
 /// One rank's that does the work of several: their batches, one behind the other.
 Job joined(const std::vector<Job>& ranks);
 

@@ -3,8 +3,9 @@
 //
 //   echo "block 15" | build/release/bench/bench_steps --batch 16 [--job mlp|gpt|resnet|..] [--strategy ddp] [--ranks 2]
 //                                                     [--layers 8] [--comm-hook none] [--early-update true]
-//                                                     [--checkpoints FOLDER]
+//                                                     [--checkpoints FOLDER] [--model FILE] [--channels-last true]
 //
+// --model: the job's model and loss, compiled by `troupe compile bench/peer/compiled_jobs.py:JOB`.
 // Where RANK says which rank it is, it is that rank and starts none.
 #include <fcntl.h>
 #include <signal.h>
@@ -33,6 +34,7 @@
 #include "tensor_io/checkpoint/checkpoint_writer.hpp"
 #include "tensor_io/checkpoint/snapshot.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
+#include "troupe/compiled.hpp"
 #include "troupe/troupe.hpp"
 
 namespace bench_steps {
@@ -42,9 +44,9 @@ using namespace step_job;
 namespace {
 
 struct Options {
-  std::string job = "mlp", strategy = "ddp", comm_hook = "none", checkpoints;
+  std::string job = "mlp", strategy = "ddp", comm_hook = "none", checkpoints, model;
   int batch = 0, ranks = 2, layers = 8;  // samples a rank; of mlp
-  bool early_update = false;
+  bool early_update = false, channels_last = false;
 };
 
 Options parse(int argc, char** argv) {
@@ -60,6 +62,10 @@ Options parse(int argc, char** argv) {
       options.comm_hook = argv[i + 1];
     else if (name == "--early-update")
       options.early_update = std::string(argv[i + 1]) == "true";
+    else if (name == "--model")
+      options.model = argv[i + 1];
+    else if (name == "--channels-last")
+      options.channels_last = std::string(argv[i + 1]) == "true";
     else if (name == "--checkpoints")
       options.checkpoints = argv[i + 1];
     else if (name == "--batch")
@@ -119,6 +125,18 @@ std::size_t saved_bytes(troupe::Strategy& strategy, troupe::Optimizer& optimizer
   return bytes;
 }
 
+// The job with the model and the loss of a file.
+Job compiled(Job job, const std::string& path) {
+  job.model = std::make_shared<troupe::CompiledModel>(path);
+  job.criterion = [](torch::nn::Module& model, const at::Tensor& input, const at::Tensor& target) {
+    troupe::Batch batch;
+    batch.input = input;
+    batch.target = target;
+    return dynamic_cast<troupe::CompiledModel&>(model).loss(batch).value;
+  };
+  return job;
+}
+
 // What the Checkpointer's thread does with a state that was copied for it: ms of processor time per GiB.
 double writer_cpu_ms(const std::string& directory, troupe::Strategy& strategy, troupe::Optimizer& optimizer) {
   troupe::Snapshot snapshot;
@@ -159,7 +177,13 @@ double plain_read_ms(troupe::Rank& rank, const std::string& folder) {
 
 // Rank 0 reads the lines and tells the others; a rank that waits for the next one sleeps.
 void serve(troupe::Rank& rank, const Options& options) {
-  const auto job = make_job(options.job, rank.rank(), options.batch, options.layers);
+  auto job = make_job(options.job, rank.rank(), options.batch, options.layers);
+  if (options.channels_last) job = channels_last(std::move(job));
+  if (!options.model.empty()) {
+    const auto begin = std::chrono::steady_clock::now();
+    job = compiled(std::move(job), options.model);
+    if (rank.is_main()) print("model_load_ms", {ms_since(begin)});
+  }
   const auto model = rank.distribute(job.model);
   auto optimizer = rank.make_optimizer(*model);
   troupe::RunCheckpoints checkpoints(rank, *optimizer);

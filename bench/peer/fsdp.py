@@ -18,6 +18,7 @@ def main():
     parser.add_argument("--job", choices=jobs.JOBS, default="mlp")
     parser.add_argument("--batch", type=int, required=True, help="samples per rank")
     parser.add_argument("--keep", action="store_true", help="keep a layer's parameters between forward and backward")
+    parser.add_argument("--compile", choices=["whole", "blocks"], help="by torch.compile: the model as FSDP2 has it, or each layer")
     options = parser.parse_args()
     rank, world_size = blocks.start()
     job = jobs.JOBS[options.job](rank, options.batch)
@@ -25,7 +26,7 @@ def main():
     for unit in [*job.units, job.model]:
         fully_shard(unit, mesh=mesh, reshard_after_forward=not options.keep)
     optimizer = jobs.make_optimizer(options.job, job.model.parameters())
-    jobs.serve(rank, job, job.model, optimizer, lambda: [parameter.full_tensor() for parameter in job.model.parameters()])
+    jobs.serve(rank, job, jobs.compile_as(options.compile, job, job.model), optimizer, lambda: [parameter.full_tensor() for parameter in job.model.parameters()])
 
 
 if __name__ == "__main__":

@@ -217,6 +217,16 @@ class PeakPss(threading.Thread):
         return self.peak / 1024
 
 
+def compile_as(how, job, model):
+    """The model to call: as it is, compiled whole, or with each of the job's units compiled."""
+    if how == "whole":
+        return torch.compile(model)
+    if how == "blocks":
+        for unit in job.units:
+            unit.compile()
+    return model
+
+
 def serve(rank, job, model, optimizer, whole, set_to_none=True):
     """Trains as the lines on standard input say. `whole()`: all parameters, on every rank."""
     steps = 0

@@ -49,6 +49,7 @@ def quiet_and_alone():
         # No pool of processes that import torch again.
         with torch._inductor.config.patch(compile_threads=1), warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning)
+            warnings.filterwarnings("ignore", module=r"torch\b")  # of NumPy, which need not be there, Python.h, what will change
             yield
     finally:
         logging.disable(disabled)

@@ -37,7 +37,7 @@ class Graphs:
     outputs: list  # example values of the segment's outputs
     writes: list  # (output, input): what forward writes back; these outputs come first
     backward: fx.GraphModule = None
-    backward_inputs: list = None
+    backward_inputs: list = dataclasses.field(default_factory=list)
     saved: list = dataclasses.field(default_factory=list)  # ("input" | "output", place), in backward's order
     tangents: list = dataclasses.field(default_factory=list)  # of the segment's outputs, in backward's order
     gradients: list = dataclasses.field(default_factory=list)  # inputs, in the order of backward's outputs

@@ -86,7 +86,7 @@ def random_states():
     import random
     import torch
     numpy = sys.modules.get("numpy")
-    return {"torch": torch.get_rng_state().numpy().tobytes(), "random": random.getstate(), "numpy.random": repr(numpy.random.get_state()) if numpy else ""}
+    return {"torch": torch.get_rng_state().tolist(), "random": random.getstate(), "numpy.random": repr(numpy.random.get_state()) if numpy else ""}
 
 
 def why_random(dataset):

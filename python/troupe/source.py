@@ -120,4 +120,6 @@ def checked(given):
             raise Refusal(f"{name} is not a plain tensor of numbers ({tensor.dtype}, {tensor.layout})")
     if not any(p.requires_grad for p in model.parameters()):
         raise Refusal("the model has no parameter that requires a gradient")
+    # In training a batch has no gaps, whatever the example was cut out of. The order of dimensions stays: channels_last.
+    fields = {name: tensor if torch.empty_like(tensor).stride() == tensor.stride() else tensor.contiguous() for name, tensor in fields.items()}
     return Source(model, loss, batch, fields)
