@@ -6,7 +6,7 @@
 #include <string>
 
 #define FOR_EACH_BENCHMARK(work) \
-  work(bare_steps) work(loader) work(observe) work(pipeline) work(slow_rank) work(start) work(steps)
+  work(bare_steps) work(compiled_call) work(loader) work(observe) work(pipeline) work(slow_rank) work(start) work(steps)
 
 #define DECLARE(name)               \
   namespace bench_##name {          \

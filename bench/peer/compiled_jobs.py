@@ -2,12 +2,30 @@
 import pathlib
 import sys
 
+import torch
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import jobs  # noqa: E402
 
 
 def made(job):
     return job.model, lambda model, batch: job.loss(model(batch["input"]), batch["target"]), {"input": job.inputs[0], "target": job.targets[0]}
+
+
+class Scales(torch.nn.Module):
+    """Twelve parameters, as a transformer's layer has, and next to nothing to compute."""
+
+    def __init__(self):
+        super().__init__()
+        self.scales = torch.nn.ParameterList(torch.ones(1) for _ in range(12))
+
+    def forward(self, x):
+        return x * sum(self.scales)
+
+
+def empty_block():
+    model = torch.nn.Sequential(Scales(), Scales())
+    return model, lambda m, batch: m(batch["input"]).square().mean(), {"input": torch.ones(4, 2)}
 
 
 def mlp(): return made(jobs.Mlp(0, 4))

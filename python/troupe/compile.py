@@ -23,6 +23,7 @@ def main(arguments=None):
                         "computed again in backward (default: 1)")
     parser.add_argument("--check", action="store_true", help="compare loss and gradients with Python's, by the compiled file")
     options = parser.parse_args(arguments)
+    quiet()
     try:
         import torch  # noqa: F401
     except ImportError as error:
@@ -37,6 +38,12 @@ def main(arguments=None):
     return 0
 
 
+def quiet():
+    """PyTorch warns of NumPy and Python.h, which need not be there, and of what will change."""
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", module=r"torch\b")
+
+
 @contextlib.contextmanager
 def quiet_and_alone():
     """What a compile needs of its process; puts back what was."""
@@ -48,8 +55,7 @@ def quiet_and_alone():
     try:
         # No pool of processes that import torch again.
         with torch._inductor.config.patch(compile_threads=1), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=FutureWarning)
-            warnings.filterwarnings("ignore", module=r"torch\b")  # of NumPy, which need not be there, Python.h, what will change
+            quiet()
             yield
     finally:
         logging.disable(disabled)

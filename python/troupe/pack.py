@@ -9,6 +9,7 @@ import os
 import pathlib
 import sys
 
+from .compile import quiet
 from .refusal import Refusal
 
 
@@ -23,6 +24,7 @@ def main(arguments=None):
     parser.add_argument("--passes", metavar="N", type=int, default=1, help="for random augmentation: pack the training data N times; epoch e "
                         "reads pass e modulo N")
     options = parser.parse_args(arguments)
+    quiet()
     try:
         import torch  # noqa: F401
     except ImportError as error:

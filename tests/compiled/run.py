@@ -28,6 +28,7 @@ import models  # noqa: E402
 import python_data  # noqa: E402
 import random_modules  # noqa: E402
 import refusals  # noqa: E402
+import rounding  # noqa: E402
 
 FOLDER = ROOT / "build/compiled"
 failures, successes = [], []
@@ -191,12 +192,14 @@ def main():
             python_data.check_data(troupe, passed, FOLDER)
             python_data.check_call(passed, FOLDER)
         elif part == "models":
+            rounding.check_rounding(passed)
             check_models(names, dtypes)
         elif part == "random":
             random_modules.check(troupe, passed, FOLDER, seeds)
         elif part == "train":
             check_training([n for n in names if n != "gpt_dropout"], dtypes)  # whose masks are Troupe's
         elif part == "ci":  # a share of each
+            rounding.check_rounding(passed)
             check_models(["gpt_dropout"], ["float32"])
             check_training(["two_towers"], ["float64"])
             random_modules.check(troupe, passed, FOLDER, [*range(1, 5), *random_modules.KNOWN_HARD])

@@ -1,0 +1,42 @@
+"""`--check` where rounding decides about a gradient."""
+import torch
+from torch import nn
+
+from troupe import check, source
+
+
+class Edge(nn.Module):
+    """A ReLU whose first unit gets `offset`, next to nothing, from the first sample."""
+
+    def __init__(self, offset):
+        super().__init__()
+        torch.manual_seed(1)
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+        with torch.no_grad():
+            self.a.weight[0] = torch.tensor([1.0, -1.0, 0.0])
+            self.a.bias[0] = offset
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)))
+
+
+def check_rounding(passed):
+    batch = torch.tensor([[0.3, 0.3, 0.1], [0.5, -0.2, 0.4]]), torch.tensor([0, 1])
+    described = source.checked((Edge(1e-9), batch))
+    other = source.checked((Edge(-1e-9), batch))
+    results, real = check.eager_results(other, []), check.compiled_results
+    plain = max((a - b).abs().max().item() for a, b in zip(results.values(), check.eager_results(described, []).values()))
+    check.compiled_results = lambda *_: results
+    try:
+        passed(f"models: a ReLU that rounding decides about makes {plain:.1e}", plain > 1e-2)
+        try:
+            passed(f"models: and that is right: {check.check(described, '')}", True)
+        except check.Refusal as refusal:
+            passed("models: and that is right", False, str(refusal))
+        results["gradient:b.weight"] = results["gradient:b.weight"] + 0.01
+        try:
+            passed("models: another difference beside it is found", False, check.check(described, ""))
+        except check.Refusal as refusal:
+            passed(f"models: another difference beside it is found: {refusal}", "gradient:b.weight differs" in str(refusal))
+    finally:
+        check.compiled_results = real
