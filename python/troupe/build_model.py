@@ -2,7 +2,6 @@
 import contextlib
 import os
 import pathlib
-import tempfile
 import time
 
 import torch
@@ -23,9 +22,9 @@ class FixedLength(Exception):
 
 
 class Build:
-    """What is compiled so far. `say` prints a line of progress."""
+    """What is compiled so far. `beside`: a folder that can be written to; `say` prints a line of progress."""
 
-    def __init__(self, source, blocks=(), dynamic=(), autocast=None, recompute=1.0, say=lambda line: None):
+    def __init__(self, source, beside, blocks=(), dynamic=(), autocast=None, recompute=1.0, say=lambda line: None):
         self.source, self.dynamic, self.say = source, dynamic, say
         self.autocast = AUTOCAST[autocast]
         self.budget = recompute
@@ -37,7 +36,7 @@ class Build:
             if not tensor.is_contiguous():  # first values and buckets have no strides of their own
                 tensor.data = tensor.data.contiguous()
         self.graphs, self.places, self.constants = [], {}, {}
-        self.folder = tempfile.TemporaryDirectory(prefix="troupe-compile-")
+        self.folder = shared_object.work_folder(beside)
         self.compiling = shared_object.Compiling(self.folder.name)
 
     def context(self):
@@ -217,7 +216,7 @@ def build(source, output, **options):
         raise Refusal(f"there is no folder {output.parent} for -o {output}")
     shared_object.compiler()
     begin = time.monotonic()
-    building = Build(source, **options)
+    building = Build(source, output.parent, **options)
     try:
         manifest = building.manifest()
     finally:

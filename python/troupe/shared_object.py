@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 
@@ -14,6 +15,7 @@ import torch
 import torch._inductor
 import torch._inductor.config
 from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._guards import TracingContext, detect_fake_mode, tracing
 
 from .refusal import Refusal
@@ -46,6 +48,22 @@ def instruction_set():
     return sorted(FLAG_NAMES.get(flag, flag) for flag in on)
 
 
+def work_folder(beside):
+    """A folder for files that are compiled and tried: a temporary one, or one in `beside` where nothing may be executed among temporary files."""
+    def executes(folder):
+        return not os.statvfs(folder).f_flag & os.ST_NOEXEC
+
+    places = [pathlib.Path(tempfile.gettempdir()), pathlib.Path(beside).resolve()]
+    place = next((p for p in places if executes(p)), None)
+    if place is None:
+        raise Refusal(f"nothing may be executed in {places[0]} nor in {places[1]} (mounted noexec); set TMPDIR to another folder")
+    folder = tempfile.TemporaryDirectory(prefix="troupe-compile-" if place == places[0] else ".troupe-compile-", dir=place)
+    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if not executes(cache if cache and os.path.isdir(cache) else places[0]):
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(pathlib.Path(folder.name) / "cache")
+    return folder
+
+
 def compile_graph(module, inputs, folder):
     """The path of a shared object below `folder`."""
     mode = detect_fake_mode(inputs)
@@ -75,6 +93,8 @@ class Compiling:
 
     def start(self, name, module, inputs):
         self.trial.join()
+        if not valid_vec_isa_list() and "avx2" in instruction_set():
+            raise Refusal(f"PyTorch could not try the processor's vector instructions in {cache_dir()}, and code without them is slow; is there space?")
         if len(self.running) >= self.limit:
             self.wait_for_one()
         sys.stdout.flush()

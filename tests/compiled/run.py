@@ -1,9 +1,11 @@
-"""`./dev compiled [PART..]`: Python models, compiled, beside PyTorch. Parts: refusals, data, models, random, train; all without one.
+"""`./dev compiled [PART..]`: Python models, compiled, beside PyTorch. Parts: refusals, data, models, random, costs, places, train; all without one.
 
 refusals  what `troupe compile` and `troupe pack` do not do, and what a file's reader does not believe: each message
 models    loss, gradients and buffers of models.py, one step (--check)
 data      torchvision's and Hugging Face's data classes, packed; packing that is killed; `troupe.train`
 random    the same of modules that a generator draws (--count, --seed, --seeds), many to a file
+costs     what a step allocates and copies, beside tests/costs
+places    /tmp where nothing may be executed; nothing stays there
 train     losses of whole runs at 1, 2 and 4 ranks, with ddp and fsdp, a kill, a resume at another number of ranks
 """
 import argparse
@@ -24,8 +26,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch  # noqa: E402
 
+import costs  # noqa: E402
 import models  # noqa: E402
 import python_data  # noqa: E402
+import places  # noqa: E402
 import random_modules  # noqa: E402
 import refusals  # noqa: E402
 import rounding  # noqa: E402
@@ -49,6 +53,7 @@ def troupe(*words, **more):
 ENTRY = f"""import os, sys
 sys.path.insert(0, {str(HERE)!r})
 import torch, models, random_modules
+from costs import layers
 def make():
     return models.made(os.environ["MODEL"], getattr(torch, os.environ["DTYPE"]))
 def data():
@@ -184,7 +189,7 @@ def main():
     begin = time.monotonic()
     seeds = [int(seed) for seed in options.seeds.split(",")] if options.seeds else list(range(options.seed, options.seed + options.count))
     names, dtypes = options.models.split(","), options.dtypes.split(",")
-    parts = options.parts or ["refusals", "data", "models", "random", "train"]
+    parts = options.parts or ["refusals", "data", "models", "random", "costs", "places", "train"]
     for part in parts:
         if part == "refusals":
             refusals.check(troupe, passed, FOLDER)
@@ -196,15 +201,20 @@ def main():
             check_models(names, dtypes)
         elif part == "random":
             random_modules.check(troupe, passed, FOLDER, seeds)
+        elif part == "costs":
+            costs.check(troupe, passed, FOLDER)
+        elif part == "places":
+            places.check(TROUPE, passed, FOLDER)
         elif part == "train":
             check_training([n for n in names if n != "gpt_dropout"], dtypes)  # whose masks are Troupe's
         elif part == "ci":  # a share of each
             rounding.check_rounding(passed)
             check_models(["gpt_dropout"], ["float32"])
+            costs.check(troupe, passed, FOLDER)
             check_training(["two_towers"], ["float64"])
             random_modules.check(troupe, passed, FOLDER, [*range(1, 5), *random_modules.KNOWN_HARD])
         else:
-            sys.exit(f"there is no part {part}: refusals, data, models, random, train, ci")
+            sys.exit(f"there is no part {part}: refusals, data, models, random, costs, places, train, ci")
     print(f"compiled: {len(successes)} passed, {len(failures)} failed, {time.monotonic() - begin:.0f} s")
     sys.exit(1 if failures else 0)
 

@@ -1,9 +1,9 @@
 // What a step of ddp costs, in numbers that no clock gives: allocations, copies, instructions (under callgrind).
 // check_costs.py runs it.
 //
-//   step_cost_probe RANKS STEPS LAYERS one|each
+//   step_cost_probe RANKS STEPS LAYERS one|each [MODEL]
 //
-// LAYERS x Linear(48), all in one bucket or each in one of its own. Prints a JSON line: by step after the first ones,
+// LAYERS x Linear(48), all in one bucket or each in one of its own. MODEL: the same model and loss, compiled. Prints a JSON line: by step after the first ones,
 // the most that any rank's reducer allocated between two steps' last buckets, that its loader allocated beyond the data
 // set's own, and how often a step copied each gradient. Callgrind counts from step kCountFrom on.
 #include <errno.h>
@@ -22,6 +22,7 @@
 
 #include "tensor_io/data/datasets.hpp"
 #include "tests/support/run_program.hpp"
+#include "troupe/compiled.hpp"
 
 namespace {
 thread_local std::int64_t allocations = 0;
@@ -132,7 +133,7 @@ void count_copies() {
           .scopes({at::RecordScope::FUNCTION}));
 }
 
-int run(int ranks, std::int64_t steps, int layers, bool one_bucket) {
+int run(int ranks, std::int64_t steps, int layers, bool one_bucket, const char* compiled) {
   std::mutex mutex;
   std::vector<std::shared_ptr<CountingHook>> hooks;
   register_comm_hook("counting", [&](const StrategyOptions&) {
@@ -149,12 +150,11 @@ int run(int ranks, std::int64_t steps, int layers, bool one_bucket) {
   const auto data = std::make_shared<CountingDataset>();
   std::atomic<std::int64_t> copied{0};
   const auto errors = testing::run_program(ranks, config, [&](Rank& rank) {
-    auto model = rank.distribute([&] {
-      torch::nn::Sequential all;
-      for (int layer = 0; layer < layers; ++layer)
-        all->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
-      return all;
-    });
+    torch::nn::Sequential eager;
+    for (int layer = 0; layer < layers; ++layer)
+      eager->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
+    const auto from_file = compiled == nullptr ? nullptr : std::make_shared<CompiledModel>(compiled);
+    const auto model = rank.distribute(from_file ? std::shared_ptr<torch::nn::Module>(from_file) : eager.ptr());
     const auto optimizer = rank.make_optimizer(*model);
     for (const auto& batch : rank.loader(data)) {
       if (rank.steps_done() == kWarmUp) {
@@ -163,8 +163,7 @@ int run(int ranks, std::int64_t steps, int layers, bool one_bucket) {
         rank.barrier();
       }
       if (rank.is_main() && rank.steps_done() == kCountFrom) CALLGRIND_START_INSTRUMENTATION;
-      auto input = batch.input;
-      rank.backward(model->forward(input).square().mean());
+      rank.backward(from_file ? from_file->loss(batch) : Loss(eager->forward(batch.input).square().mean()));
       rank.step(*optimizer);
     }
     rank.barrier();
@@ -203,8 +202,9 @@ bool __wrap__ZN6troupe13add_and_checkERKN2at6TensorES3_(const at::Tensor& destin
 }
 
 int main(int argc, char** argv) {
-  if (argc != 5) return std::fprintf(stderr, "usage: step_cost_probe RANKS STEPS LAYERS one|each\n"), 2;
+  if (argc != 5 && argc != 6)
+    return std::fprintf(stderr, "usage: step_cost_probe RANKS STEPS LAYERS one|each [MODEL]\n"), 2;
   at::set_num_threads(1);
   count_copies();
-  return run(std::atoi(argv[1]), std::atoi(argv[2]), std::atoi(argv[3]), std::string(argv[4]) == "one");
+  return run(std::atoi(argv[1]), std::atoi(argv[2]), std::atoi(argv[3]), std::string(argv[4]) == "one", argv[5]);
 }
