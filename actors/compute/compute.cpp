@@ -229,7 +229,7 @@ std::vector<HeldMemory> Compute::held_memory() const {
 
 std::vector<Vote> Compute::vote(const GradientSummary& summary, double norm) {
   auto& mine = votes_.mine();
-  mine.layout_hash = summary.layout_hash;
+  mine.layout_hash = summary.layout_hash ^ core_.code_hash;
   mine.not_finite_parameter = summary.not_finite_parameter;
   mine.made_by_hook = summary.made_by_hook ? 1 : 0;
   mine.gradient_norm = norm;

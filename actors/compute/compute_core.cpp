@@ -6,6 +6,7 @@
 
 #include "actors/strategy/demand_shares.hpp"
 #include "tensor_io/base/trace.hpp"
+#include "tensor_io/layers/module_code.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
 
 namespace troupe {
@@ -40,6 +41,9 @@ void ComputeCore::refuse(const char* place, const std::string& cause, const std:
 
 void ComputeCore::take_model(std::shared_ptr<torch::nn::Module> taken) {
   model = std::move(taken);
+  for (const auto& module : model->modules()) {
+    if (const auto* code = dynamic_cast<const ModuleCode*>(module.get())) code_hash ^= code->file_hash();
+  }
   for (auto& [name, parameter] : unique_parameters(*model)) {
     if (!parameter.requires_grad()) frozen_.emplace_back(name, parameter);
   }

@@ -88,6 +88,7 @@ struct ComputeCore {
   ComputeMailbox mailbox;
   ComputeServices services;
   std::shared_ptr<torch::nn::Module> model;
+  std::uint64_t code_hash = 0;  ///< of the model's ModuleCode
   std::unique_ptr<Strategy> strategy;
   LossScaler loss_scaler;  ///< changes with each step's decision, the same on all ranks
   /// What the program does to the parameters itself, once the step of that number has updated them: before a failure

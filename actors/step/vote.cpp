@@ -107,8 +107,10 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
   }
   if (const auto odd = minority(votes, [](const Vote& v) { return v.layout_hash; }); !odd.empty())
     refuse(votes,
-           rank_list(odd) + " used another parameter layout (shapes, dtypes, requires_grad or buckets) than the others",
-           "build the same model and change requires_grad on every rank alike");
+           rank_list(odd) +
+               " used another parameter layout (shapes, dtypes, requires_grad or buckets), or another compiled model, "
+               "than the others",
+           "build the same model and change requires_grad on every rank alike; put the same files on every host");
   if (const auto odd = minority(votes, [](const Vote& v) { return v.dataset_size; }); !odd.empty()) {
     const auto size = votes[static_cast<std::size_t>(odd[0])].dataset_size;
     const auto other = std::find_if(votes.begin(), votes.end(), [&](const Vote& v) { return v.dataset_size != size; });

@@ -27,6 +27,8 @@ void check_settings(const Config& config, const CompiledModel& model) {
             m.autocast.empty() ? "the model is compiled without autocast"
                                : "the model is compiled with autocast in " + m.autocast + ", not " + amp_dtype,
             "compile it with --autocast " + amp_dtype);
+  refuse_if(!config.use_amp && !m.autocast.empty(), "use_amp", "the model is compiled with autocast in " + m.autocast,
+            "--use_amp, or compile it without --autocast");
   refuse_if(config.param_dtype != StrategyOptions().param_dtype, "param_dtype",
             "the parameters' dtypes are compiled in",
             "compile the model with --autocast bfloat16, or in another dtype");

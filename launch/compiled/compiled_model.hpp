@@ -7,6 +7,7 @@
 
 #include "actors/step/loss.hpp"
 #include "tensor_io/data/dataset.hpp"
+#include "tensor_io/layers/module_code.hpp"
 
 namespace troupe {
 
@@ -24,7 +25,7 @@ struct CompiledManifest;
 ///     };
 ///
 /// The file is code and is as trusted as a program (SECURITY.md). Each rank makes its own; one thread.
-class CompiledModel : public torch::nn::Module {
+class CompiledModel : public torch::nn::Module, public ModuleCode {
  public:
   /// Throws Error(bad_data), Error(unavailable): see CompiledFile.
   explicit CompiledModel(const std::string& path);
@@ -35,8 +36,7 @@ class CompiledModel : public torch::nn::Module {
   Loss loss(const Batch& batch);
 
   const CompiledManifest& manifest() const noexcept;
-  /// Of the file; equal on all ranks of a job.
-  std::uint64_t file_hash() const noexcept;
+  std::uint64_t file_hash() const noexcept override;
 
  private:
   class Parts;

@@ -94,7 +94,8 @@ class Compiling:
     def start(self, name, module, inputs):
         self.trial.join()
         if not valid_vec_isa_list() and "avx2" in instruction_set():
-            raise Refusal(f"PyTorch could not try the processor's vector instructions in {cache_dir()}, and code without them is slow; is there space?")
+            raise Refusal(f"PyTorch could not try the processor's vector instructions in {cache_dir()}, and code without them is slow; "
+                          "see that there is space, and remove that folder")
         if len(self.running) >= self.limit:
             self.wait_for_one()
         sys.stdout.flush()

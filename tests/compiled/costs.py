@@ -1,9 +1,9 @@
 """What a step of a compiled model allocates and copies, beside what tests/costs allows of one in C++."""
 import json
-import pathlib
 import subprocess
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from ring import FOLDER, ROOT, passed, troupe
+
 PROBE = ROOT / "build/release/tests/costs/step_cost_probe"
 LAYERS, WIDTH = 9, 48
 
@@ -15,8 +15,8 @@ def layers():
     return model, lambda m, batch: m(batch["input"]).square().mean(), {"input": torch.randn(4, WIDTH)}
 
 
-def check(troupe, passed, folder):
-    path = folder / "costs.tm"
+def check():
+    path = FOLDER / "costs.tm"
     ran = troupe("compile", "entry.py:layers", "-o", path)
     if not passed("costs: the probe's model is compiled", ran.returncode == 0, ran.stderr[-300:]):
         return

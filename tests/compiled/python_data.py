@@ -6,6 +6,8 @@ import os
 import torch
 from torch import nn
 
+from ring import FOLDER, passed, troupe
+
 SOURCE = """
 import pathlib
 import datasets, torch, torchvision
@@ -41,28 +43,28 @@ def folder():
 """
 
 
-def samples_of(folder, part):
+def samples_of(packed, part):
     """The rows of a packed part, each a dict of tensors."""
     from safetensors.torch import load_file
     rows = []
-    for file in json.loads((folder / "packed.json").read_text())["files"]:
+    for file in json.loads((packed / "packed.json").read_text())["files"]:
         if file["part"] == part:
-            assert hashlib.sha256((folder / file["name"]).read_bytes()).hexdigest() == file["sha256"]
-            fields = load_file(folder / file["name"])
+            assert hashlib.sha256((packed / file["name"]).read_bytes()).hexdigest() == file["sha256"]
+            fields = load_file(packed / file["name"])
             rows += [{name: tensor[i] for name, tensor in fields.items()} for i in range(file["samples"])]
     return rows
 
 
-def check_data(troupe, passed, folder):
+def check_data():
     """Each sample of packed data is the data set's own."""
     import importlib.util
     import shutil
-    (folder / "classes.py").write_text(SOURCE)
-    spec = importlib.util.spec_from_file_location("classes", folder / "classes.py")
+    (FOLDER / "classes.py").write_text(SOURCE)
+    spec = importlib.util.spec_from_file_location("classes", FOLDER / "classes.py")
     classes = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(classes)
     for name, more in (("fake", ["--workers", 2]), ("folder", ["--file_samples", 4]), ("arrow", []), ("numpy_rows", ["--file_samples", 3]), ("stream", [])):
-        out = folder / f"classes-{name}"
+        out = FOLDER / f"classes-{name}"
         shutil.rmtree(out, ignore_errors=True)
         ran = troupe("pack", f"classes.py:{name}", "-o", out, *more)
         if not passed(f"data {name}: {ran.stdout.strip()}", ran.returncode == 0, ran.stderr[-300:]):
@@ -73,22 +75,23 @@ def check_data(troupe, passed, folder):
         same = len(found) == len(wanted) and all(
             torch.equal(f[field], torch.as_tensor(value)) for f, w in zip(found, wanted) for field, value in w.items())
         passed(f"data {name}: {len(found)} samples are the same", same, f"{found[:1]}, wanted {wanted[:1]}")
-    shutil.rmtree(folder / "classes-split", ignore_errors=True)
-    ran = troupe("pack", "classes.py:split", "-o", folder / "classes-split")
+    shutil.rmtree(FOLDER / "classes-split", ignore_errors=True)
+    ran = troupe("pack", "classes.py:split", "-o", FOLDER / "classes-split")
     passed(f"data split: {ran.stdout.strip()}", "15 samples to train on, 5 held out" in ran.stdout, ran.stderr[-300:])
     for name, wanted in (("fake_flipped", "its augmentation is random"), ("words", "which is no tensor")):
-        ran = troupe("pack", f"classes.py:{name}", "-o", folder / f"refused-{name}")
+        ran = troupe("pack", f"classes.py:{name}", "-o", FOLDER / f"refused-{name}")
         passed(f"data {name}: {ran.stderr.strip()}", ran.returncode == 2 and wanted in ran.stderr, ran.stderr[-300:])
-    shutil.rmtree(folder / "classes-passes", ignore_errors=True)
-    ran = troupe("pack", "classes.py:fake_flipped", "-o", folder / "classes-passes", "--passes", 3)
-    passed(f"data of 3 passes: {ran.stdout.strip()}", ran.returncode == 0 and len(samples_of(folder / "classes-passes", "train")) == 60, ran.stderr[-300:])
-    check_interrupted(troupe, passed, folder)
+    shutil.rmtree(FOLDER / "classes-passes", ignore_errors=True)
+    ran = troupe("pack", "classes.py:fake_flipped", "-o", FOLDER / "classes-passes", "--passes", 3)
+    passed(f"data of 3 passes: {ran.stdout.strip()}", ran.returncode == 0 and len(samples_of(FOLDER / "classes-passes", "train")) == 60, ran.stderr[-300:])
+    check_interrupted()
+    check_call()
 
 
-def check_interrupted(troupe, passed, folder):
+def check_interrupted():
     """Packing that a sample ends goes on behind the files that are whole, and has the bytes of one that nothing ended."""
     import shutil
-    (folder / "broken.py").write_text("""
+    (FOLDER / "broken.py").write_text("""
 import os, torch
 class Rows(torch.utils.data.Dataset):
     def __len__(self): return 50
@@ -98,7 +101,7 @@ class Rows(torch.utils.data.Dataset):
         return {"x": torch.full((3,), float(i))}
 rows = Rows()
 """)
-    one, two = folder / "broken-one", folder / "broken-two"
+    one, two = FOLDER / "broken-one", FOLDER / "broken-two"
     for path in (one, two):
         shutil.rmtree(path, ignore_errors=True)
     troupe("pack", "broken.py:rows", "-o", one, "--file_samples", 8)
@@ -121,7 +124,7 @@ class Net(nn.Module):
         return self.b(torch.relu(self.a(x)))
 
 
-def check_call(passed, folder):
+def check_call():
     """`troupe.train`, in this process, which has used threads before."""
     import shutil
 
@@ -131,7 +134,7 @@ def check_call(passed, folder):
     inputs = torch.randn(200, 8)
     labels = (inputs @ torch.randn(8, 3)).argmax(1)
     data = torch.utils.data.TensorDataset(inputs[:160], labels[:160]), torch.utils.data.TensorDataset(inputs[160:], labels[160:])
-    model, here = Net(), folder / "call"
+    model, here = Net(), FOLDER / "call"
     nn.functional.cross_entropy(model(inputs), labels).backward()
     shutil.rmtree(here, ignore_errors=True)
 
@@ -144,7 +147,7 @@ def check_call(passed, folder):
 
     def refuses(what, wanted, kind=package.Refusal, **more):
         try:
-            package.train(**{"model": Net(), "data": data, "folder": folder / "call-refused", **more})
+            package.train(**{"model": Net(), "data": data, "folder": FOLDER / "call-refused", **more})
         except kind as error:
             return passed(f"call {what}: {error}", wanted in str(error), str(error))
         return passed(f"call {what}", False, "nothing was raised")
@@ -168,6 +171,6 @@ def check_call(passed, folder):
     refuses("of an iterator", "can be read once only", data=iter(data[0]))
     refuses("of ragged samples", "other names or shapes", data=[(torch.ones(2), 1), (torch.ones(3), 1)])
     refuses("of one sample", "at least 2 are needed", data=[(torch.ones(8), 1)])
-    passed("call: a refusal leaves no folder", not os.path.exists(folder / "call-refused"))
+    passed("call: a refusal leaves no folder", not os.path.exists(FOLDER / "call-refused"))
     refuses("with a setting that is not there", "ended with exit code", kind=RuntimeError, no_such_setting=1)
-    shutil.rmtree(folder / "call-refused", ignore_errors=True)
+    shutil.rmtree(FOLDER / "call-refused", ignore_errors=True)

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ring import FOLDER, passed, troupe
+
 PER_PACKAGE = 30
 
 
@@ -122,10 +124,10 @@ def drawn(seeds):
 KNOWN_HARD = [1154, 1158]
 
 
-def check(troupe, passed, folder, seeds):
+def check(seeds):
     """Compiles them and compares each gradient with PyTorch's, to 1e-9."""
     for begin in range(0, len(seeds), PER_PACKAGE):
         here = ",".join(map(str, seeds[begin:begin + PER_PACKAGE]))
-        ran = troupe("compile", "entry.py:drawn", "-o", folder / "drawn.tm", "--blocks", "none", "--check", SEEDS=here)
+        ran = troupe("compile", "entry.py:drawn", "-o", FOLDER / "drawn.tm", "--blocks", "none", "--check", SEEDS=here)
         line = (ran.stdout.strip().splitlines() or [""])[-1]
         passed(f"random {here}: {line}", ran.returncode == 0, f"{ran.stderr.strip()[-400:]}; again: random --seeds {here}")

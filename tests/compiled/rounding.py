@@ -2,7 +2,9 @@
 import torch
 from torch import nn
 
-from troupe import check, source
+from ring import passed
+from troupe import source
+from troupe import check as troupe_check
 
 
 class Edge(nn.Module):
@@ -20,23 +22,23 @@ class Edge(nn.Module):
         return self.b(torch.relu(self.a(x)))
 
 
-def check_rounding(passed):
+def check():
     batch = torch.tensor([[0.3, 0.3, 0.1], [0.5, -0.2, 0.4]]), torch.tensor([0, 1])
     described = source.checked((Edge(1e-9), batch))
     other = source.checked((Edge(-1e-9), batch))
-    results, real = check.eager_results(other, []), check.compiled_results
-    plain = max((a - b).abs().max().item() for a, b in zip(results.values(), check.eager_results(described, []).values()))
-    check.compiled_results = lambda *_: results
+    results, real = troupe_check.eager_results(other, []), troupe_check.compiled_results
+    plain = max((a - b).abs().max().item() for a, b in zip(results.values(), troupe_check.eager_results(described, []).values()))
+    troupe_check.compiled_results = lambda *_: results
     try:
         passed(f"models: a ReLU that rounding decides about makes {plain:.1e}", plain > 1e-2)
         try:
-            passed(f"models: and that is right: {check.check(described, '')}", True)
-        except check.Refusal as refusal:
+            passed(f"models: and that is right: {troupe_check.check(described, '')}", True)
+        except troupe_check.Refusal as refusal:
             passed("models: and that is right", False, str(refusal))
         results["gradient:b.weight"] = results["gradient:b.weight"] + 0.01
         try:
-            passed("models: another difference beside it is found", False, check.check(described, ""))
-        except check.Refusal as refusal:
+            passed("models: another difference beside it is found", False, troupe_check.check(described, ""))
+        except troupe_check.Refusal as refusal:
             passed(f"models: another difference beside it is found: {refusal}", "gradient:b.weight differs" in str(refusal))
     finally:
-        check.compiled_results = real
+        troupe_check.compiled_results = real

@@ -1,0 +1,37 @@
+#include "tensor_io/layers/module_code.hpp"
+
+#include <torch/torch.h>
+
+#include "tests/catch.hpp"
+#include "tests/support/run_program.hpp"
+
+using namespace troupe;
+
+namespace {
+
+struct CodedLinear final : torch::nn::Module, ModuleCode {
+  explicit CodedLinear(std::uint64_t hash) : file(hash) { register_module("linear", linear); }
+  std::uint64_t file_hash() const noexcept override { return file; }
+  torch::nn::Linear linear{2, 1};
+  std::uint64_t file;
+};
+
+std::vector<std::string> trained(const std::vector<std::uint64_t>& files) {
+  Config config;
+  config.run_dir = "";
+  return testing::run_program(static_cast<int>(files.size()), config, [&](Rank& rank) {
+    const auto model =
+        rank.distribute(std::make_shared<CodedLinear>(files[static_cast<std::size_t>(rank.rank())]));
+    const auto optimizer = rank.make_optimizer(*model);
+    rank.backward(model->linear->forward(at::ones({1, 2})).sum());
+    rank.step(*optimizer);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("[U07] ranks whose models have code from different files are named before the first update") {
+  for (const auto& error : trained({7, 7, 7})) CHECK(error.empty());
+  for (const auto& error : trained({7, 8, 7}))
+    CHECK_THAT(error, Catch::Contains("rank 1") && Catch::Contains("another compiled model"));
+}
