@@ -59,7 +59,7 @@ int run(int argc, char** argv) {
       }
       step_job::print("step_ms", step_ms);
     } else if (verb == "weights") {
-      step_job::write_raw(argument, *job.model);
+      step_job::write_raw(argument, job.model->parameters());
       std::printf("weights %s\n", argument.c_str());
     } else if (verb == "quit") {
       break;

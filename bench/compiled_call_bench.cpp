@@ -70,11 +70,11 @@ int run(int argc, char** argv) {
   for (const auto& input : inputs) plain.push_back(input.detach());
   std::vector<at::Tensor> results;
   const double forward_us = us_of([&] {
-    return ms_of([&] { results = graph.run(inputs, names, false); });
+    return ms_of([&] { results = graph.run(inputs, names, false, {}); });
   });
   const auto tangent = at::ones_like(results[0]);
   const double backward_us = us_of([&] {
-    results = graph.run(inputs, names, false);
+    results = graph.run(inputs, names, false, {});
     for (auto& input : inputs) input.mutable_grad().reset();
     return ms_of([&] { results[0].backward(tangent); });
   });

@@ -122,14 +122,14 @@ def step_times(answers):
     return {name: [floats(answer["step_ms"]) for answer in blocks] for name, blocks in answers.items()}
 
 
-def weights_differences(programs, name):
-    """By program, the largest one between its weights and those of `name`. Ends the programs."""
+def weights_differences(programs, name, end=True):
+    """By program, the largest one between its weights and those of `name`. `end`: ends the programs."""
     with tempfile.TemporaryDirectory() as scratch:
         files = {each: f"{scratch}/{number}" for number, each in enumerate(programs)}
         for each, program in programs.items():
             program.ask(f"weights {files[each]}", "weights")
         differences = {each: max_difference(files[name], file) for each, file in files.items()}
-    for program in programs.values():
+    for program in programs.values() if end else ():
         program.quit()
     return differences
 

@@ -184,9 +184,9 @@ std::invalid_argument no_such_job(const std::string& name) {
   return std::invalid_argument("--job is one of " + known + ", not " + name);
 }
 
-void write_raw(const std::string& path, const torch::nn::Module& model) {
+void write_raw(const std::string& path, const std::vector<at::Tensor>& parameters) {
   std::ofstream file(path, std::ios::binary);
-  for (const auto& parameter : model.parameters()) {
+  for (const auto& parameter : parameters) {
     const auto whole = parameter.detach().contiguous();
     file.write(static_cast<const char*>(whole.data_ptr()), static_cast<std::streamsize>(whole.nbytes()));
   }

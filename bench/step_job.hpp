@@ -48,7 +48,7 @@ Job channels_last(Job job);
 Job joined(const std::vector<Job>& ranks);
 
 /// Raw little-endian float32, one parameter after the other.
-void write_raw(const std::string& path, const torch::nn::Module& model);
+void write_raw(const std::string& path, const std::vector<at::Tensor>& parameters);
 
 void print(const char* name, const std::vector<double>& numbers);
 

@@ -28,6 +28,7 @@
 #include "bench/plain_write.hpp"
 #include "bench/processes.hpp"
 #include "bench/step_job.hpp"
+#include "launch/compiled/compiled_manifest.hpp"
 #include "launch/loop/rank_system.hpp"
 #include "launch/loop/run_checkpoints.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
@@ -137,6 +138,18 @@ Job compiled(Job job, const std::string& path) {
   return job;
 }
 
+// As Python has them: a compiled model registers its blocks first.
+std::vector<at::Tensor> in_order(const torch::nn::Module& model) {
+  const auto* file = dynamic_cast<const troupe::CompiledModel*>(&model);
+  if (file == nullptr) return model.parameters();
+  const auto named = model.named_parameters();
+  std::vector<at::Tensor> parameters;
+  for (const auto& tensor : file->manifest().tensors) {
+    if (!tensor.buffer && tensor.tied.empty()) parameters.push_back(named[tensor.name]);
+  }
+  return parameters;
+}
+
 // What the Checkpointer's thread does with a state that was copied for it: ms of processor time per GiB.
 double writer_cpu_ms(const std::string& directory, troupe::Strategy& strategy, troupe::Optimizer& optimizer) {
   troupe::Snapshot snapshot;
@@ -243,7 +256,7 @@ void serve(troupe::Rank& rank, const Options& options) {
         print("actors_us", actors_us), print("step_ms", step_ms);
       }
     } else if (verb == "weights") {
-      if (rank.is_main()) write_raw(argument, *model), std::printf("weights %s\n", argument.c_str());
+      if (rank.is_main()) write_raw(argument, in_order(*model)), std::printf("weights %s\n", argument.c_str());
     } else if (verb == "load") {
       const auto begin = std::chrono::steady_clock::now();
       checkpoints.resume("latest", [](const std::string&) {});

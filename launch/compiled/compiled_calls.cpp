@@ -14,24 +14,16 @@ CompiledMasks::CompiledMasks(std::vector<at::Tensor>& masks) : HeldValue(drawn_m
 std::vector<at::Tensor> CompiledCall::run(const std::vector<at::Tensor>& given) const {
   auto inputs = tensors;
   std::size_t next = 0;
-  bool masks = false;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (dropouts[i] != nullptr) {
-      masks = true;
-    } else if (!inputs[i].defined()) {
-      inputs[i] = given.at(next++);
-    }
+    if (!inputs[i].defined() && dropouts[i] == nullptr) inputs[i] = given.at(next++);
   }
-  if (masks) {
-    const auto sizes = graph->sizes_of(inputs, names);
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (dropouts[i] == nullptr) continue;
-      inputs[i] = dropouts[i]->draw_mask(graph->shape(i, sizes), at::kCPU);
-      if (drawn_masks != nullptr) drawn_masks->push_back(inputs[i]);
-    }
-  }
+  const auto draw = [this](std::size_t i, const std::vector<std::int64_t>& shape) {
+    auto mask = dropouts[i]->draw_mask(shape, at::kCPU);
+    if (drawn_masks != nullptr) drawn_masks->push_back(mask);
+    return mask;
+  };
   // A forward for the sake of backward has been counted before.
-  return graph->run(std::move(inputs), names, /*keep_written=*/BlockCalls::is_recomputing());
+  return graph->run(std::move(inputs), names, /*keep_written=*/BlockCalls::is_recomputing(), draw);
 }
 
 }  // namespace troupe

@@ -197,15 +197,6 @@ CompiledGraph::CompiledGraph(const CompiledFile& file, std::size_t index) {
 
 CompiledGraph::~CompiledGraph() = default;
 
-CompiledSizes CompiledGraph::sizes_of(const std::vector<at::Tensor>& inputs,
-                                      const std::vector<std::string>& names) const {
-  CompiledSizes sizes;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].defined()) match(code_->name, names[i], inputs[i], code_->form.inputs[i], sizes);
-  }
-  return sizes;
-}
-
 std::vector<std::int64_t> CompiledGraph::shape(std::size_t input, const CompiledSizes& sizes) const {
   std::vector<std::int64_t> shape;
   for (const auto& size : code_->form.inputs[input].sizes) {
@@ -224,9 +215,15 @@ std::vector<std::int64_t> CompiledGraph::shape(std::size_t input, const Compiled
 }
 
 std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> inputs, const std::vector<std::string>& names,
-                                           bool keep_written) const {
+                                           bool keep_written, const Draw& draw) const {
   const auto& form = code_->form;
-  sizes_of(inputs, names);
+  CompiledSizes sizes;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].defined()) match(code_->name, names[i], inputs[i], form.inputs[i], sizes);
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined()) inputs[i] = draw(i, shape(i, sizes));
+  }
   // Types were decided when it was compiled: no operator within may choose them again.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   bool differentiable = false;

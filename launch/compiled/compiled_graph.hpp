@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,20 +24,21 @@ class CompiledGraph {
   CompiledGraph(const CompiledFile& file, std::size_t index);
   ~CompiledGraph();
 
-  /// The sizes that tensors imply: what a mask's shape is computed from. Undefined tensors imply nothing. Throws
-  /// Error(mismatch) where one does not fit; `names` has one for each input.
-  CompiledSizes sizes_of(const std::vector<at::Tensor>& inputs, const std::vector<std::string>& names) const;
-  std::vector<std::int64_t> shape(std::size_t input, const CompiledSizes& sizes) const;
+  /// An input that is not given, in this shape.
+  using Draw = std::function<at::Tensor(std::size_t input, const std::vector<std::int64_t>& shape)>;
 
-  /// inputs -> outputs, differentiable where an input requires grad and grad mode is on. Activations and gradients that
-  /// are laid out otherwise are copied; parameters and buffers are not, and are refused. Inputs that forward writes to
-  /// get their new values, unless `keep_written`.
-  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, const std::vector<std::string>& names,
-                              bool keep_written) const;
+  /// inputs -> outputs, differentiable where an input requires grad and grad mode is on. Undefined inputs are drawn.
+  /// Activations and gradients that are laid out otherwise are copied; parameters and buffers are not, and are refused.
+  /// Inputs that forward writes to get their new values, unless `keep_written`. Throws Error(mismatch) where a tensor
+  /// does not fit; `names` has one for each input.
+  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, const std::vector<std::string>& names, bool keep_written,
+                              const Draw& draw) const;
 
   struct Code;
 
  private:
+  std::vector<std::int64_t> shape(std::size_t input, const CompiledSizes& sizes) const;
+
   std::shared_ptr<const Code> code_;
 };
 

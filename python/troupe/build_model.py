@@ -10,6 +10,7 @@ from torch._guards import detect_fake_mode
 
 from . import joint, model_file, shared_object
 from .capture import capture, first_line, users_line
+from .fakes import contiguous, fresh, hint
 from .refusal import Refusal
 from .segments import chain, cut, find_blocks
 
@@ -165,12 +166,6 @@ class Build:
                 "graphs": [g["entry"] for g in self.graphs], "passes": passes}
 
 
-def fresh(like, dtype, requires_grad):
-    """A tensor without values of this shape and these strides, a leaf."""
-    with detect_fake_mode([like]), torch.no_grad():
-        return torch.empty_strided(like.shape, like.stride(), dtype=dtype).requires_grad_(bool(requires_grad))
-
-
 def described(value):
     """dtype, sizes (a number, or a product of symbols with a number, or null) and the order of the dimensions in memory, slowest first."""
     sizes = []
@@ -190,7 +185,7 @@ def described(value):
             sizes.append([number, *(str(f) for f in factors if f.is_Symbol)])
         else:
             sizes.append(None)
-    strides, lengths = [joint.hint(s) for s in value.stride()], [joint.hint(s) for s in value.shape]
+    strides, lengths = [hint(s) for s in value.stride()], [hint(s) for s in value.shape]
     order = list(range(len(strides)))
     if not contiguous(value):
         order.sort(key=lambda d: (-strides[d], -lengths[d]))
@@ -200,11 +195,6 @@ def described(value):
             raise Refusal(f"a tensor of the shape {tuple(value.shape)} with the strides {tuple(value.stride())} has gaps; make it contiguous()")
         step *= lengths[d]
     return {"dtype": model_file.SAFETENSORS_TYPES[value.dtype], "sizes": sizes, "order": order}
-
-
-def contiguous(value):
-    with detect_fake_mode([value]) or contextlib.nullcontext():
-        return value.is_contiguous()
 
 
 def build(source, output, **options):

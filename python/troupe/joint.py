@@ -19,6 +19,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.virtualized import V
 
+from .fakes import dense
 from .refusal import Refusal
 
 # A pass of torch.compile's own: it expects sizes as inputs of the graph, which tensors alone are here.
@@ -41,25 +42,6 @@ class Graphs:
     saved: list = dataclasses.field(default_factory=list)  # ("input" | "output", place), in backward's order
     tangents: list = dataclasses.field(default_factory=list)  # of the segment's outputs, in backward's order
     gradients: list = dataclasses.field(default_factory=list)  # inputs, in the order of backward's outputs
-
-
-def hint(size):
-    """The number that a size has in the example."""
-    return size if isinstance(size, int) else size.node.hint
-
-
-def dense(value):
-    """What is like `value` but has no gaps, its dimensions in the same order in memory. Inductor decides about gaps of an activation by itself, and
-    backward is compiled for one layout: the reader makes this one of what forward returns."""
-    strides = [hint(s) for s in value.stride()]
-    order, step, wanted = sorted(range(value.dim()), key=lambda d: -strides[d]), 1, [1] * value.dim()
-    for d in reversed(order):
-        wanted[d] = step
-        step = step * value.shape[d]
-    if [hint(s) for s in wanted] == strides:
-        return value
-    with detect_fake_mode([value]), torch.no_grad():
-        return torch.empty_strided(value.shape, wanted, dtype=value.dtype)
 
 
 def outputs_of(graph_module):

@@ -5,9 +5,9 @@ import operator
 
 import torch
 from torch import fx
-from torch._guards import detect_fake_mode
 
 from .capture import VIEWS, aten, base_of, dropout_mask, writes
+from .fakes import contiguous, contiguous_like
 from .refusal import Refusal, at, line_of
 
 BLOCKS_OF_TORCH = (torch.nn.TransformerEncoderLayer, torch.nn.TransformerDecoderLayer)
@@ -190,9 +190,9 @@ def build(capture, segments, place, index, segment):
     for node in segment.nodes:
         if node in later and node.target is not dropout_mask and isinstance(node.meta.get("val"), torch.Tensor):
             new, base = copies[node], base_of(node)
-            if node.target in VIEWS and (base not in inside or base in later or base in seen_bases or not contiguous(node)):
+            if node.target in VIEWS and (base not in inside or base in later or base in seen_bases or not contiguous(node.meta["val"])):
                 new = graph.call_function(aten.clone.default, (new,), {"memory_format": torch.contiguous_format})
-                new.meta["val"] = contiguous_like(node)
+                new.meta["val"] = contiguous_like(node.meta["val"])
                 node.meta["val"] = new.meta["val"]
             seen_bases.add(base)
             segment.results.append(node)
@@ -201,17 +201,6 @@ def build(capture, segments, place, index, segment):
     graph.lint()
     segment.module = fx.GraphModule(torch.nn.Module(), graph)
     segment.key = key_of(capture, segment)
-
-
-def contiguous(node):
-    with detect_fake_mode([node.meta["val"]]):
-        return node.meta["val"].is_contiguous()
-
-
-def contiguous_like(node):
-    value = node.meta["val"]
-    with detect_fake_mode([value]), torch.no_grad():
-        return torch.empty(value.shape, dtype=value.dtype)
 
 
 def needed(node, capture):

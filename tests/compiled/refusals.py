@@ -40,6 +40,7 @@ def control_flow(): return Net(branches), (X, Y)
 def item(): return Net(lambda x: x * x.sum().item()), (X, Y)
 def noise(): return Net(lambda x: x + torch.randn_like(x)), (X, Y)
 def fixed_batch(): return Net(lambda x: x.view(4, 6)), (X, Y)
+def no_call(): return Net(lambda x: x @ torch.linalg.qr(x.T @ x + torch.eye(6)).R), (X, Y)
 def synchronised(): return Net(nn.SyncBatchNorm(6)), (X, Y)
 def nothing_trained(): return Net().requires_grad_(False), (X, Y)
 def no_grad(): return Net(), lambda m, b: F.cross_entropy(m(b[0]).detach(), b[1]), (X, Y)
@@ -112,7 +113,7 @@ generator = (  # no length
 COMPILE = {
     "no_batch": "returns no (model, loss, batch)", "one_sample": "at least 2 samples", "uneven": "different numbers of samples: input 4, target 3",
     "control_flow": "(if x.sum() > 0:)", "item": "aten.item.default depends on a tensor's values at source.py", "noise": "aten.randn_like.default draws random numbers",
-    "fixed_batch": "this number of samples", "synchronised": "change is a SyncBatchNorm", "nothing_trained": "no parameter that requires a gradient", "no_grad": "no parameter has an effect on the loss",
+    "fixed_batch": "this number of samples", "no_call": "AOTInductor has no C++ call for aten::linalg_qr", "synchronised": "change is a SyncBatchNorm", "nothing_trained": "no parameter that requires a gradient", "no_grad": "no parameter has an effect on the loss",
     "vector_loss": "not a tensor with one number", "whole_loss": "is of torch.int64", "three": "returns 3 values", "unknown_key": "returns 'accuracy'",
     "sum_alone": "one of 'sum' and 'count'", "custom": "mine.twice.default is not PyTorch's own", "autocast_inside": "--autocast",
     "writes_parameter": "forward writes to b.bias", "writes_unsaved": "not saved (persistent=False)", "missing": "has no missing", "X": "is no function",
