@@ -21,20 +21,23 @@ def compiled_file(name):
     """The file of a job of peer/compiled_jobs.py, and how many seconds it took; compiled anew for each row."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     path, begin = FOLDER / f"{name}.tm", time.perf_counter()
-    ran = subprocess.run([str(TROUPE), "compile", f"bench/peer/compiled_jobs.py:{name}", "-o", str(path), "--check"], cwd=ROOT, text=True, capture_output=True,
-                         env=dict(os.environ, TROUPE_PYTHON=TORCHRUN[0], OMP_NUM_THREADS="1"))
+    command = [str(TROUPE), "compile", f"bench/peer/compiled_jobs.py:{name}", "-o", str(path), "--check"]
+    ran = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, env=dict(os.environ, TROUPE_PYTHON=TORCHRUN[0], OMP_NUM_THREADS="1"))
     if ran.returncode != 0:
         sys.exit(f"bench: {ran.stderr.strip()}")
     return path, time.perf_counter() - begin
 
 
 def ours(strategy, job, batch, *flags):
-    return Program([str(OURS / "bench_steps"), "--job", job, "--batch", str(batch), "--strategy", strategy, *flags], f"bench_steps {job} {strategy} {' '.join(flags)}")
+    command = [str(OURS / "bench_steps"), "--job", job, "--batch", str(batch), "--strategy", strategy, *flags]
+    return Program(command, f"bench_steps {job} {strategy} {' '.join(flags)}")
 
 
 def peer(strategy, job, batch, *flags):
     flags = flags + (("--bucket-mb", "25") if strategy == "ddp" else ("--keep",))
-    return Program([*TORCHRUN, f"bench/peer/{strategy}.py", "--job", job, "--batch", str(batch), *flags], f"{strategy} {' '.join(flags)}")
+    # Its own caches would hide what the first compile takes.
+    return Program([*TORCHRUN, f"bench/peer/{strategy}.py", "--job", job, "--batch", str(batch), *flags], f"{strategy} {' '.join(flags)}",
+                   dict(os.environ, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1", TORCH_LOGS="-all"))
 
 
 def run_compiled(row, blocks, steps):
@@ -66,8 +69,8 @@ def run_compiled(row, blocks, steps):
         program.quit()
     best = min(mine, key=lambda name: statistics.median(flat(times["ours", name])))
     compile_s = first_s["torch.compile"]
-    extra = {"our_setting": best.replace(" ", "_"), "compile_s": round(seconds, 1), "model_load_ms": round(load_ms, 1), "file_mb": round(path.stat().st_size / 1e6, 1),
-             "torch_compile_s": round(compile_s, 1), "max_weight_difference": max(differences.values())}
+    extra = {"our_setting": best.replace(" ", "_"), "compile_s": round(seconds, 1), "model_load_ms": round(load_ms, 1),
+             "file_mb": round(path.stat().st_size / 1e6, 1), "torch_compile_s": round(compile_s, 1), "max_weight_difference": max(differences.values())}
     result = report(row, COMPILED_TARGETS[row], times["ours", best], {name: times["peer", name] for name in theirs}, "ms", extra,
                     weight_tolerance=TOLERANCE[job])
     result["ours_all"] = {name: times["ours", name] for name in mine}

@@ -1,5 +1,5 @@
-// What a call of a compiled block costs beside its code alone: bench_compiled_call MODEL, which `troupe compile` made of
-// bench/peer/compiled_jobs.py:empty_block, whose graph has next to nothing to compute.
+// What a call of a compiled block costs beside its code alone: bench_compiled_call MODEL, which `troupe compile` made
+// of bench/peer/compiled_jobs.py:empty_block, whose graph has next to nothing to compute.
 //
 // A JSON line, in µs, each the median over blocks of calls: `forward` and `backward` by CompiledGraph, as a node of
 // autograd with its checks; `forward_code` and `backward_code`: AOTInductor's runner with the same tensors.
@@ -47,10 +47,10 @@ int run(int argc, char** argv) {
   const troupe::CompiledFile file(argv[1]);
   // The block's: the graph with the most inputs.
   const auto& graphs = file.manifest().graphs;
-  const auto number = static_cast<std::size_t>(std::distance(
-      graphs.begin(), std::max_element(graphs.begin(), graphs.end(), [](const auto& a, const auto& b) {
-        return a.inputs.size() < b.inputs.size();
-      })));
+  const auto number = static_cast<std::size_t>(
+      std::distance(graphs.begin(), std::max_element(graphs.begin(), graphs.end(), [](const auto& a, const auto& b) {
+                      return a.inputs.size() < b.inputs.size();
+                    })));
   const auto& form = graphs[number];
   std::vector<at::Tensor> inputs;
   for (std::size_t i = 0; i < form.inputs.size(); ++i) {
@@ -69,9 +69,7 @@ int run(int argc, char** argv) {
   std::vector<at::Tensor> plain;
   for (const auto& input : inputs) plain.push_back(input.detach());
   std::vector<at::Tensor> results;
-  const double forward_us = us_of([&] {
-    return ms_of([&] { results = graph.run(inputs, names, false, {}); });
-  });
+  const double forward_us = us_of([&] { return ms_of([&] { results = graph.run(inputs, names, false, {}); }); });
   const auto tangent = at::ones_like(results[0]);
   const double backward_us = us_of([&] {
     results = graph.run(inputs, names, false, {});
@@ -79,9 +77,7 @@ int run(int argc, char** argv) {
     return ms_of([&] { results[0].backward(tangent); });
   });
   const at::NoGradGuard no_grad;
-  const double forward_code_us = us_of([&] {
-    return ms_of([&] { results = forward.run(plain); });
-  });
+  const double forward_code_us = us_of([&] { return ms_of([&] { results = forward.run(plain); }); });
   const double backward_code_us = us_of([&] {
     std::vector<at::Tensor> saved;
     for (const auto& s : form.saved) saved.push_back(s.result ? results.at(s.index) : plain[s.index]);

@@ -104,7 +104,7 @@ void match(const std::string& graph, const std::string& name, const at::Tensor& 
   }
 }
 
-// What AOTInductor throws has no type of its own, and names neither model nor remedy.
+// AOTInductor throws plain exceptions, which name neither model nor remedy.
 template <class Run>
 auto named(const Code& code, const char* pass, Run run) {
   try {

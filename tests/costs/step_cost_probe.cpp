@@ -3,9 +3,10 @@
 //
 //   step_cost_probe RANKS STEPS LAYERS one|each [MODEL]
 //
-// LAYERS x Linear(48), all in one bucket or each in one of its own. MODEL: the same model and loss, compiled. Prints a JSON line: by step after the first ones,
-// the most that any rank's reducer allocated between two steps' last buckets, that its loader allocated beyond the data
-// set's own, and how often a step copied each gradient. Callgrind counts from step kCountFrom on.
+// LAYERS x Linear(48), all in one bucket or each in one of its own. MODEL: the same model and loss, compiled. Prints a
+// JSON line: by step after the first ones, the most that any rank's reducer allocated between two steps' last buckets,
+// that its loader allocated beyond the data set's own, and how often a step copied each gradient. Callgrind counts from
+// step kCountFrom on.
 #include <errno.h>
 #include <malloc.h>
 #include <valgrind/callgrind.h>

@@ -108,7 +108,7 @@ struct Job {
   std::string again = "none";        ///< other: one step later another rank is hurt, too; newcomer: the one that
                                      ///< replaces it dies while it gets the model
   int seed = 42;
-  bool exact = false;      ///< not drawn: the reference computes in f64, whatever dtype says
+  bool exact = false;       ///< not drawn: the reference computes in f64, whatever dtype says
   bool dies_early = false;  ///< not drawn: the others learn of the death while they meet in the outer step before it
 };
 

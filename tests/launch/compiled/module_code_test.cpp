@@ -20,8 +20,7 @@ std::vector<std::string> trained(const std::vector<std::uint64_t>& files) {
   Config config;
   config.run_dir = "";
   return testing::run_program(static_cast<int>(files.size()), config, [&](Rank& rank) {
-    const auto model =
-        rank.distribute(std::make_shared<CodedLinear>(files[static_cast<std::size_t>(rank.rank())]));
+    const auto model = rank.distribute(std::make_shared<CodedLinear>(files[static_cast<std::size_t>(rank.rank())]));
     const auto optimizer = rank.make_optimizer(*model);
     rank.backward(model->linear->forward(at::ones({1, 2})).sum());
     rank.step(*optimizer);
