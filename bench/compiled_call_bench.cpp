@@ -53,10 +53,10 @@ int run(int argc, char** argv) {
                     })));
   const auto& form = graphs[number];
   std::vector<at::Tensor> inputs;
-  for (std::size_t i = 0; i < form.inputs.size(); ++i) {
+  for (const auto& input : form.inputs) {
     std::vector<std::int64_t> sizes;
-    for (const auto& size : form.inputs[i].sizes) sizes.push_back(size.symbols.empty() ? size.factor : 4);
-    inputs.push_back(at::ones(sizes, form.inputs[i].dtype));
+    for (const auto& size : input.sizes) sizes.push_back(size.symbols.empty() ? size.factor : 4);
+    inputs.push_back(at::ones(sizes, input.dtype));
   }
   for (const auto i : form.gradients) inputs[i].requires_grad_();
   const std::vector<std::string> names(inputs.size(), "an input");
@@ -67,6 +67,7 @@ int run(int argc, char** argv) {
       file.section_in_memory(std::to_string(number) + ".backward")->path(), 1, true);
 
   std::vector<at::Tensor> plain;
+  plain.reserve(inputs.size());
   for (const auto& input : inputs) plain.push_back(input.detach());
   std::vector<at::Tensor> results;
   const double forward_us = us_of([&] { return ms_of([&] { results = graph.run(inputs, names, false, {}); }); });
