@@ -38,14 +38,19 @@ class WithMasks(fx.Interpreter):
         return next(self.masks) if target is dropout_mask else super().call_function(target, args, kwargs)
 
 
+def round_otherwise(model, seed):
+    """Parameters become off by up to 8 roundings."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        rounding = 8 * torch.finfo(parameter.dtype).eps if parameter.is_floating_point() else 0
+        parameter.data *= 1 + rounding * (2 * torch.rand(parameter.shape, generator=generator) - 1).to(parameter.dtype)
+
+
 def eager_results(source, masks, autocast=None, seed=None):
     """The same of PyTorch: of the model itself, or of what was captured if it draws masks. With a seed: its parameters are off by some roundings."""
     model = copy.deepcopy(source.model)
     if seed is not None:
-        generator = torch.Generator().manual_seed(seed)
-        for parameter in model.parameters():
-            rounding = 8 * torch.finfo(parameter.dtype).eps if parameter.is_floating_point() else 0
-            parameter.data *= 1 + rounding * (2 * torch.rand(parameter.shape, generator=generator) - 1).to(parameter.dtype)
+        round_otherwise(model, seed)
     training = model.training
     twin = copy.copy(source)
     twin.model = model
