@@ -37,7 +37,6 @@ def check_share():
     check_models(["gpt_dropout"], ["float32"])
     costs.check()
     training.check_training(["two_towers"], ["float64"])
-    training.check_combinations(["zero1"])
     random_modules.check([*range(1, 5), *random_modules.KNOWN_HARD])
 
 
@@ -48,6 +47,7 @@ def main():
     parser.add_argument("--dtypes", default="float64,float32")
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--combinations", help="of `combined`: zero1,hybrid")
     parser.add_argument("--seeds", help="of random modules, in place of --count from --seed on: 1154,1158")
     options = parser.parse_args()
     ring.begin()
@@ -62,7 +62,7 @@ def main():
         "costs": costs.check,
         "places": places.check,
         "train": lambda: training.check_training([n for n in names if n != "gpt_dropout"], dtypes),  # whose masks are Troupe's
-        "combined": training.check_combinations,
+        "combined": lambda: training.check_combinations(options.combinations.split(",") if options.combinations else None),
     }
     share = {"ci": check_share}
     for part in options.parts or parts:
