@@ -18,11 +18,11 @@ def train(model, data, loss=None, *, nproc=1, folder=None, resume=False, blocks=
     loss: loss(model, batch) returns a mean, (sum, count) or a dict, as for `troupe compile`; None: cross entropy of (input, target).
     nproc: ranks on this machine; launch=["--hosts", "a:2,b:2"]: more words for `troupe launch`.
     folder: a new one; None: runs/<class>-<time>. With resume=True one that was interrupted: its model and data are used as they are.
-    blocks, autocast, recompute: as for `troupe compile`; dynamic: pairs (field, dimension).
+    blocks, recompute: as for `troupe compile`; dynamic: pairs (field, dimension); autocast="bfloat16": trains with use_amp.
     settings: of the config, by name: epochs=3, lr=1e-3, strategy="fsdp".
 
     The weights are those of the last step; FOLDER/run has records and checkpoints, the best one too. Raises Refusal for what cannot be compiled
-    or packed, and RuntimeError if a job ends before its time. Troupe's files are on local disks of the machines that train.
+    or packed, and RuntimeError if a job ends before its time. All hosts have to see FOLDER under the same name.
     """
     folder = pathlib.Path(folder or f"runs/{type(model).__name__}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     model_path, data_path, run = folder / "model.tm", folder / "data", folder / "run"
@@ -33,6 +33,8 @@ def train(model, data, loss=None, *, nproc=1, folder=None, resume=False, blocks=
             raise Refusal(f"{folder} is not empty; give another folder, or resume=True to go on with it")
         prepare(model, data, loss, model_path, data_path, workers=workers, passes=passes, blocks=blocks, dynamic=dynamic, autocast=autocast,
                 recompute=recompute)
+    if autocast:
+        settings = {"use_amp": True, **settings}
     launched = ["launch", "--nproc", str(nproc), "--run-dir", str(run), *launch]
     wanted = ["train", "--model", str(model_path), "--data", "packed", "--data_dir", str(data_path), *(["--resume", "auto"] if resume else [])]
     call([*launched, program(), *wanted, *words(settings)])
