@@ -42,7 +42,8 @@ void ComputeCore::refuse(const char* place, const std::string& cause, const std:
 void ComputeCore::take_model(std::shared_ptr<torch::nn::Module> taken) {
   model = std::move(taken);
   for (const auto& module : model->modules()) {
-    if (const auto* code = dynamic_cast<const ModuleCode*>(module.get())) code_hash ^= code->file_hash();
+    if (const auto* code = dynamic_cast<const ModuleCode*>(module.get()))
+      code_hash = code_hash * 1099511628211ull + code->file_hash();
   }
   for (auto& [name, parameter] : unique_parameters(*model)) {
     if (!parameter.requires_grad()) frozen_.emplace_back(name, parameter);

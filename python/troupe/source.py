@@ -120,8 +120,8 @@ def checked(given):
             raise Refusal(f"{name} is not a plain tensor of numbers ({tensor.dtype}, {tensor.layout})")
     synchronised = next((name for name, module in model.named_modules() if isinstance(module, torch.nn.SyncBatchNorm)), None)
     if synchronised is not None:
-        raise Refusal(f"{synchronised or 'the model'} is a SyncBatchNorm, whose statistics are of all ranks; a compiled model's are of its own rank: "
-                      "take BatchNorm, or GroupNorm")
+        raise Refusal(f"{synchronised or 'the model'} is a SyncBatchNorm, and a compiled model takes the statistics of one rank; use BatchNorm, or "
+                      "GroupNorm")
     if not any(p.requires_grad for p in model.parameters()):
         raise Refusal("the model has no parameter that requires a gradient")
     # In training a batch has no gaps, whatever the example was cut out of. The order of dimensions stays: channels_last.

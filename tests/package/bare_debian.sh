@@ -7,7 +7,7 @@ torch=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)  #
 say() { printf '%s: %s\n' "$(basename "$0" .sh)" "$*" >&2; }
 cannot() { say "not run: $*"; exit 77; }
 
-# In namespaces of its own: nothing is mounted outside, and no process outlives it.
+# In new namespaces: nothing is mounted outside, and no process outlives it.
 inside() {  # inside ROOT COMMANDS
   unshare --mount --pid --fork bash -euc '
     mount --make-rprivate / && mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev"
@@ -15,7 +15,7 @@ inside() {  # inside ROOT COMMANDS
       DEBIAN_FRONTEND=noninteractive bash -euo pipefail -c "$1"' "$1" "$2"
 }
 
-# What this machine trusts, for pip: ca-certificates, when it is installed, writes a list of its own.
+# What this machine trusts, for pip: ca-certificates writes another list when it is installed.
 trust() {  # trust ROOT
   [ ! -e /etc/ssl/certs/ca-certificates.crt ] || cp --remove-destination -L /etc/ssl/certs/ca-certificates.crt "$1/etc/ssl/certs/"
 }
@@ -25,7 +25,7 @@ install_inside() {  # install_inside ROOT PACKAGE..
 }
 
 make_root() {  # make_root ROOT: a copy of the bare Debian, with /work
-  [ "$(id -u)" = 0 ] || cannot "a Debian of its own takes root"
+  [ "$(id -u)" = 0 ] || cannot "to install into another Debian takes root"
   command -v debootstrap >/dev/null || cannot "debootstrap is not installed"
   unshare --mount --pid --fork true 2>/dev/null || cannot "no namespaces here"
   if [ ! -e "$bare/complete" ]; then

@@ -16,7 +16,8 @@ inline nlohmann::json made_manifest() {
       "inputs": [{"dtype": "F32", "sizes": [[1, "s0"], 3], "order": [0, 1]},
                  {"dtype": "F32", "sizes": [3], "order": [0]}],
       "outputs": [{"dtype": "F32", "sizes": [], "order": []}],
-      "writes": [], "backward": true, "saved": [["input", 0], ["output", 1, [0, 1]]], "tangents": [0], "gradients": [1]}],
+      "writes": [], "backward": true, "saved": [["input", 0], ["output", 1, [0, 1]]],
+      "tangents": [0], "gradients": [1]}],
     "passes": {
       "train": {"calls": [{"graph": 0, "block": "a", "arguments": [{"value": 0}, {"tensor": "a.w"}], "results": [1]}],
                 "loss": {"loss": 1}, "chain": ""},

@@ -16,13 +16,22 @@ struct CodedLinear final : torch::nn::Module, ModuleCode {
   std::uint64_t file;
 };
 
+// Two models of one file.
+struct CodedPair final : torch::nn::Module {
+  explicit CodedPair(std::uint64_t file)
+      : a(register_module("a", std::make_shared<CodedLinear>(file))),
+        b(register_module("b", std::make_shared<CodedLinear>(file))) {}
+  std::shared_ptr<CodedLinear> a, b;
+};
+
 std::vector<std::string> trained(const std::vector<std::uint64_t>& files) {
   Config config;
   config.run_dir = "";
   return testing::run_program(static_cast<int>(files.size()), config, [&](Rank& rank) {
-    const auto model = rank.distribute(std::make_shared<CodedLinear>(files[static_cast<std::size_t>(rank.rank())]));
+    const auto model = rank.distribute(std::make_shared<CodedPair>(files[static_cast<std::size_t>(rank.rank())]));
     const auto optimizer = rank.make_optimizer(*model);
-    rank.backward(model->linear->forward(at::ones({1, 2})).sum());
+    const auto x = at::ones({1, 2});
+    rank.backward((model->a->linear->forward(x) + model->b->linear->forward(x)).sum());
     rank.step(*optimizer);
   });
 }
