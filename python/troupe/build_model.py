@@ -38,7 +38,7 @@ class Build:
                 tensor.data = tensor.data.contiguous()
         self.graphs, self.places, self.constants = [], {}, {}
         self.folder = shared_object.work_folder(beside)
-        self.compiling = shared_object.Compiling(self.folder.name)
+        self.compiling = shared_object.Compiling(self.folder.name, say)
 
     def context(self):
         return torch.autocast("cpu", dtype=self.autocast) if self.autocast else contextlib.nullcontext()

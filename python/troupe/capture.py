@@ -14,6 +14,7 @@ import traceback
 import torch
 from torch import fx
 from torch.export import Dim
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from .refusal import Refusal, at
 from .source import loss_parts
@@ -116,10 +117,10 @@ def capture(source, train, dynamic=(), lengths_vary=True):
         elif kind is None:
             raise Refusal(f"the model has an input of the kind {spec.kind.name}, which is not supported")
         else:
-            target = spec.target
+            name = spec.target.removeprefix("model.")
             if kind == "constant":
-                result.constants[target] = exported.constants[target].detach()
-            result.tensors[node] = (kind, target.removeprefix("model."))
+                result.constants[name] = exported.constants[spec.target].detach()
+            result.tensors[node] = (kind, name)
     result.outputs = list(exported.graph.find_nodes(op="output")[0].args[0])
     inline_no_grad(exported.graph_module)
     for node in exported.graph.nodes:
@@ -128,7 +129,7 @@ def capture(source, train, dynamic=(), lengths_vary=True):
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in ("aten", "prims"):
             raise Refusal(f"the operator {node.target} is not PyTorch's own{at(node)}; a model is compiled from those of PyTorch")
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and (
-                {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(node.target.tags)):
+                torch.Tag.data_dependent_output in node.target.tags or free_unbacked_symbols(node.meta.get("val"))):
             raise Refusal(f"{node.target} depends on a tensor's values{at(node)}; keep to tensors of sizes that follow from the batch's")
     remove_writes(result.graph)
     replace_dropout(result.graph)

@@ -59,10 +59,23 @@ def placeholders_of(graph_module):
     return list(graph_module.graph.find_nodes(op="placeholder"))
 
 
+def bias_apart(gradient, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted):
+    """A convolution's backward whose bias gradient is a sum: the C call of LibTorch 2.11 reads the bias's sizes from memory that it has freed."""
+    if bias_sizes is None and not wanted[2]:
+        return NotImplemented
+    of_x, of_weight, _ = aten.convolution_backward(gradient, x, weight, None, stride, padding, dilation, transposed, output_padding, groups,
+                                                   [wanted[0], wanted[1], False])
+    return of_x, of_weight, gradient.sum([0, *range(2, gradient.dim())]) if wanted[2] else None
+
+
+def decompositions():
+    return {**select_decomp_table(), aten.convolution_backward.default: bias_apart}
+
+
 def forward_only(segment, inputs):
     """Graphs without a backward."""
     with torch.no_grad():
-        module, signature = aot_export_module(segment.module, tuple(i.detach() for i in inputs), trace_joint=False, decompositions=select_decomp_table())
+        module, signature = aot_export_module(segment.module, tuple(i.detach() for i in inputs), trace_joint=False, decompositions=decompositions())
     names = [node.name for node in placeholders_of(module)]
     values = [o.meta["val"] for o in outputs_of(module)]
     writes = [(i, names.index(signature.user_inputs_to_mutate[spec]))
@@ -88,7 +101,7 @@ def forward_and_backward(segment, inputs, budget, context):
 
     with contextlib.ExitStack() as stack, torch._functorch.config.patch(activation_memory_budget=budget):
         with context():
-            joint = aot_export_joint_with_descriptors(stack, segment.module, tuple(inputs), decompositions=select_decomp_table())
+            joint = aot_export_joint_with_descriptors(stack, segment.module, tuple(inputs), decompositions=decompositions())
         described = list(joint.graph_module.graph.find_nodes(op="output")[0].meta["desc"])
         aot_compile_joint_with_descriptors(joint, partition_fn=partition, fw_compiler=keep("forward"), bw_compiler=keep("backward"))
     forward, forward_inputs = found["forward"]

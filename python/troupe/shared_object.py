@@ -65,11 +65,16 @@ def work_folder(beside):
     return folder
 
 
-def compile_graph(module, inputs, folder):
-    """The path of a shared object below `folder`."""
+def compile_graph(module, inputs, folder, vectors):
+    """The path of a shared object below `folder`. `vectors`: it may use vector instructions."""
     mode = detect_fake_mode(inputs)
+    # Threads: of one alone, parts of the code would have no `omp single`, and be wrong where it runs with more.
+    # Sums at indices become calls of ATen. Inductor's kernels for them write beside the tensor (github.com/pytorch/pytorch/issues/191837).
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
     options = {"compile_threads": 1, "aot_inductor.package": True, "aot_inductor.link_libtorch": False, "aot_inductor.output_path": str(folder) + "/",
-               "cpp.dynamic_threads": True}
+               "cpp.dynamic_threads": True, "cpp.threads": max(2, len(os.sched_getaffinity(0))),
+               **({} if vectors else {"cpp.simdlen": 1})}
     with tracing(TracingContext(mode)) if mode else contextlib.nullcontext():
         files = torch._inductor.aot_compile(module, tuple(inputs), options=options)
     files = [pathlib.Path(f) for f in ([files] if isinstance(files, str) else files) if isinstance(f, str)]
@@ -86,13 +91,13 @@ def compile_graph(module, inputs, folder):
 class Compiling:
     """Graphs that are compiled, as many at once as there are processors: each in a forked process, which has the graph already."""
 
-    def __init__(self, folder):
-        self.folder, self.running, self.objects = folder, {}, {}
+    def __init__(self, folder, say):
+        self.folder, self.say, self.running, self.objects = folder, say, {}, {}
         self.limit = len(os.sched_getaffinity(0))
         self.trial = threading.Thread(target=valid_vec_isa_list)  # compiles small programs, some seconds; the forks know what it found
         self.trial.start()
 
-    def start(self, name, module, inputs):
+    def start(self, name, module, inputs, vectors=True):
         self.trial.join()
         if not valid_vec_isa_list() and "avx2" in instruction_set():
             raise Refusal(f"PyTorch could not try the processor's vector instructions in {cache_dir()}, and code without them is slow; "
@@ -102,13 +107,13 @@ class Compiling:
         sys.stdout.flush()
         sys.stderr.flush()
         place = pathlib.Path(self.folder) / name
-        place.mkdir()
+        place.mkdir(exist_ok=not vectors)
         child = os.fork()
         if child == 0:
             code = 1
             try:
                 try:
-                    text = f"done {compile_graph(module, inputs, place)}"
+                    text = f"done {compile_graph(module, inputs, place, vectors)}"
                 except Refusal as refusal:
                     text = f"refused {refusal}"
                 except BaseException:
@@ -117,13 +122,13 @@ class Compiling:
                 code = 0
             finally:
                 os._exit(code)
-        self.running[child] = name
+        self.running[child] = name, module, inputs, vectors
 
     def wait_for_one(self):
         child, status = os.wait()
-        name = self.running.pop(child, None)
-        if name is None:
+        if child not in self.running:
             return
+        name, module, inputs, vectors = self.running.pop(child)
         outcome = pathlib.Path(self.folder) / name / "outcome"
         kind, _, text = outcome.read_text().partition(" ") if outcome.exists() else ("failed", "", f"it ended with status {status}")
         if kind == "done":
@@ -131,7 +136,12 @@ class Compiling:
             return
         if kind == "refused":
             raise Refusal(text)
-        raise Refusal(f"PyTorch cannot compile a part of the model: {text.strip().splitlines()[-1]}") from RuntimeError(text)
+        if "CppCompileError" in text and vectors:  # Inductor's vector code is not always C++
+            self.say(f"graph {name.removeprefix('again.')}: the compiler refuses PyTorch's vector code; compiled without vector instructions, it is slow")
+            return self.start(name, module, inputs, vectors=False)
+        lines = text.strip().splitlines()
+        of_compiler = next((line.partition("error: ")[2] for line in lines if " error: " in line), None)
+        raise Refusal(f"PyTorch cannot compile a part of the model: {of_compiler or lines[-1]}") from RuntimeError(text)
 
     def wait(self):
         while self.running:

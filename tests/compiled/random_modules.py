@@ -16,10 +16,12 @@ class Step(nn.Module):
     """One drawn operation on (samples, length, width)."""
 
     KINDS = ("linear", "norm", "activation", "attention", "conv", "gate", "scale", "roll", "softmax", "pool", "groupnorm", "einsum", "cumsum", "mask", "split")
+    # Whose gradients are sums at indices, and indices that forward writes down. Seeds from 2000 on draw from both.
+    MORE = ("index", "gather", "scatter", "index_add", "max_pool", "pad", "fold", "interpolate", "sort")
 
-    def __init__(self, draw, width):
+    def __init__(self, draw, width, kinds):
         super().__init__()
-        self.kind = draw.choice(self.KINDS)
+        self.kind = draw.choice(kinds)
         self.number = draw.randrange(1000)
         self.residual = draw.random() < 0.6
         if self.kind in ("linear", "gate"):
@@ -72,8 +74,33 @@ class Step(nn.Module):
             return x.cumsum(1) / (1 + n % 4)
         if k == "mask":
             return x.masked_fill(self.a, 0.0) if n % 2 else torch.where(self.a, x, -x)
+        if k in self.MORE:
+            return self.at_indices(x)
         a, b = x.split(x.shape[-1] // 2, -1)
         return torch.cat([b, a * b], -1)
+
+    def at_indices(self, x):
+        k, n, dim = self.kind, self.number, 1 + self.number % 2
+        places = random.Random(n).choices(range(x.shape[dim]), k=x.shape[dim])
+        if k == "index":
+            return x[:, torch.tensor(places)] if dim == 1 else x[..., torch.tensor(places)]
+        if k in ("gather", "scatter"):
+            index = torch.tensor(places).view(1, -1, 1).transpose(1, dim).expand_as(x)
+            return x.gather(dim, index) if k == "gather" else torch.zeros_like(x).scatter_add(dim, index, x)
+        if k == "index_add":
+            return x.index_add(dim, torch.tensor(places), x)
+        if k == "fold":
+            return F.fold(F.unfold(x.unsqueeze(1), 3, padding=1), x.shape[1:], 3, padding=1).squeeze(1)
+        if k == "sort":
+            return x.sort(dim).values
+        x = x.transpose(1, 2) if dim == 1 else x
+        if k == "max_pool":
+            y = F.max_pool1d(x, 3, stride=1, padding=1)
+        elif k == "pad":
+            y = F.pad(x, (2, 1), mode=("reflect", "replicate", "circular")[n % 3])[..., :-3]
+        else:
+            y = F.interpolate(x, scale_factor=2, mode=("linear", "nearest")[n % 3 % 2])[..., ::2]
+        return y.transpose(1, 2) if dim == 1 else y
 
     def forward(self, x):
         y = self.operation(x)
@@ -87,7 +114,8 @@ class Drawn(nn.Module):
         width = draw.choice([4, 6, 8])
         self.tokens = draw.random() < 0.4
         self.first = nn.Embedding(11, width) if self.tokens else nn.Linear(5, width)
-        self.steps = nn.Sequential(*(Step(draw, width) for _ in range(draw.randint(1, 6))))
+        kinds = Step.KINDS if seed < 2000 else Step.KINDS + Step.MORE
+        self.steps = nn.Sequential(*(Step(draw, width, kinds) for _ in range(draw.randint(1, 6))))
         self.last = nn.Linear(width, 3)
         self.ending = draw.randrange(4)
 

@@ -38,6 +38,7 @@ def one_sample(): return Net(), (X[:1], Y[:1])
 def uneven(): return Net(), (X, Y[:3])
 def control_flow(): return Net(branches), (X, Y)
 def item(): return Net(lambda x: x * x.sum().item()), (X, Y)
+def masked(): return Net(lambda x: x + x[x > 0].sum()), (X, Y)
 def noise(): return Net(lambda x: x + torch.randn_like(x)), (X, Y)
 def fixed_batch(): return Net(lambda x: x.view(4, 6)), (X, Y)
 def no_call(): return Net(lambda x: x @ torch.linalg.qr(x.T @ x + torch.eye(6)).R), (X, Y)
@@ -112,7 +113,8 @@ generator = (  # no length
 # function -> what stands in the line.
 COMPILE = {
     "no_batch": "returns no (model, loss, batch)", "one_sample": "at least 2 samples", "uneven": "different numbers of samples: input 4, target 3",
-    "control_flow": "(if x.sum() > 0:)", "item": "aten.item.default depends on a tensor's values at source.py", "noise": "aten.randn_like.default draws random numbers",
+    "control_flow": "(if x.sum() > 0:)", "item": "aten.item.default depends on a tensor's values at source.py", "masked": "aten.index.Tensor depends on a tensor's values at source.py",
+    "noise": "aten.randn_like.default draws random numbers",
     "fixed_batch": "this number of samples", "no_call": "AOTInductor has no C++ call for aten::linalg_qr", "synchronised": "change is a SyncBatchNorm", "nothing_trained": "no parameter that requires a gradient", "no_grad": "no parameter has an effect on the loss",
     "vector_loss": "not a tensor with one number", "whole_loss": "is of torch.int64", "three": "returns 3 values", "unknown_key": "returns 'accuracy'",
     "sum_alone": "one of 'sum' and 'count'", "custom": "mine.twice.default is not PyTorch's own", "autocast_inside": "--autocast",
