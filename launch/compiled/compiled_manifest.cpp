@@ -86,6 +86,7 @@ class Reader {
       const auto of = item.at(0).get<std::string>();
       require(of == "input" || of == "output", "saved has neither an input nor an output");
       CompiledGraphForm::Saved saved{of == "output", item.at(1).get<std::size_t>(), {}};
+      require(!saved.result || item.size() == 3, "saved does not say how an activation is laid out");
       if (saved.result) saved.order = order(item.at(2));
       require(saved.index < (saved.result ? kMostItems : graph.inputs.size()), "saved is out of range");
       graph.saved.push_back(std::move(saved));

@@ -118,4 +118,4 @@ def check(source, path, autocast=None):
     name, worst, limit = found[0]
     if worst > limit:
         raise Refusal(f"{name} differs from PyTorch's by {worst:.1e} of its largest element, more than {limit:.0e}")
-    return f"checked: loss, {sum(n.startswith('gradient:') for n, _, _ in found)} gradients, the worst {worst:.1e} ({name})"
+    return f"checked: loss, {sum(n.startswith('gradient:') for n, _, _ in found)} gradients, the worst {max(worst, 0.0):.1e} ({name})"
