@@ -73,7 +73,6 @@ class NcclLibrary final : public NcclApi {
   NcclResult finalize(NcclComm comm) override { return of(ncclCommFinalize(comm_of(comm))); }
   NcclResult destroy(NcclComm comm) override { return of(ncclCommDestroy(comm_of(comm))); }
   NcclResult abort(NcclComm comm) override { return of(ncclCommAbort(comm_of(comm))); }
-  NcclResult revoke(NcclComm comm) override { return of(ncclCommRevoke(comm_of(comm), NCCL_REVOKE_DEFAULT)); }
   NcclResult split(NcclComm parent, int color, int key, NcclComm* comm, const std::string& name) override {
     auto config = config_of(name);
     return of(ncclCommSplit(comm_of(parent), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key,

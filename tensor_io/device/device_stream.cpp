@@ -1,5 +1,6 @@
 #include "tensor_io/device/device_stream.hpp"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <atomic>
@@ -45,10 +46,17 @@ void DeviceEvent::record(const DeviceStream& stream) {
   if (event_ && stream.stream_) event_->record(*stream.stream_);
 }
 
-bool DeviceEvent::done() const { return !event_ || event_->query(); }
+bool DeviceEvent::done() const {
+  if (!event_) return true;
+  // CUDA asks in the thread's current device, and makes a context there if there is none.
+  const c10::DeviceGuard place(event_->device());
+  return event_->query();
+}
 
 double DeviceEvent::milliseconds_until(const DeviceEvent& end) const {
-  return event_ && end.event_ ? event_->elapsedTime(*end.event_) : 0;
+  if (!event_ || !end.event_) return 0;
+  const c10::DeviceGuard place(event_->device());  // it asks whether both are over
+  return event_->elapsedTime(*end.event_);
 }
 
 CurrentStream::CurrentStream(const DeviceStream& stream) {

@@ -51,7 +51,6 @@ class PacedNccl final : public NcclApi {
     return NcclResult::success;
   }
   NcclResult abort(NcclComm comm) override { return destroy(comm); }
-  NcclResult revoke(NcclComm) override { return NcclResult::success; }
   NcclResult split(NcclComm, int color, int, NcclComm* comm, const std::string&) override {
     *comm = color < 0 ? nullptr : new_comm();
     return NcclResult::success;

@@ -64,7 +64,6 @@ class ScriptedNccl : public NcclApi {
   NcclResult finalize(NcclComm) override { return called("finalize"); }
   NcclResult destroy(NcclComm) override { return called("destroy"); }
   NcclResult abort(NcclComm) override { return called("abort"); }
-  NcclResult revoke(NcclComm) override { return called("revoke"); }
   NcclResult split(NcclComm, int color, int, NcclComm* comm, const std::string&) override {
     const auto result = called("split");
     *comm = color < 0 ? nullptr : this;

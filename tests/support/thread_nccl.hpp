@@ -56,7 +56,6 @@ class ThreadNccl final : public NcclApi {
     delete own;
     return NcclResult::success;
   }
-  NcclResult revoke(NcclComm) override { return NcclResult::success; }
   NcclResult split(NcclComm parent, int color, int key, NcclComm* comm, const std::string&) override {
     auto& own = of(parent);
     submit(own, {[this, &own, color, key, comm] {

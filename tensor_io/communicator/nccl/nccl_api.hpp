@@ -44,7 +44,6 @@ class NcclApi {
   virtual NcclResult finalize(NcclComm comm) = 0;
   virtual NcclResult destroy(NcclComm comm) = 0;
   virtual NcclResult abort(NcclComm comm) = 0;
-  virtual NcclResult revoke(NcclComm comm) = 0;
   /// A negative color: no new communicator, `*comm` is nullptr.
   virtual NcclResult split(NcclComm parent, int color, int key, NcclComm* comm, const std::string& name) = 0;
 

@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatienceAtEnd{5'000};
 constexpr std::chrono::seconds kPatienceWithCalls{1};
-constexpr int kHasRevoke = 22809;
 constexpr int kQuickLooks = 100;  // before the looks become rare
 
 }  // namespace
@@ -42,11 +41,7 @@ struct NcclLife::Shared {
       }
       last = std::exchange(comm, nullptr);
     }
-    if (last != nullptr) {
-      // What is under way stops first, so that the abort has nothing to wait for.
-      if (api->version() >= kHasRevoke) api->revoke(last);
-      api->abort(last);
-    }
+    if (last != nullptr) api->abort(last);
     std::lock_guard lock(end_mutex);
     state = State::ended;
     ended.notify_all();

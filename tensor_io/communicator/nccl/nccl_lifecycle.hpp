@@ -35,7 +35,9 @@ struct NcclLifeOptions {
 /// 1. A call that returns in_progress is waited for by polling async_error, until the deadline. Calls of other threads
 /// wait for that:
 ///    memory may be given back by any of them.
-/// 2. The first failure wins; after it nothing but revoke and abort is called. Destroy never follows an error.
+/// 2. The first failure wins; after it nothing but abort is called. Destroy never follows an error. Nothing
+///    is revoked: NCCL 2.28's revoke frees the pending group, which its abort then reads
+///    (github.com/NVIDIA/nccl/pull/2251).
 /// 3. abort() returns at once: NCCL's abort runs on a thread of its own, so that of several communicators all are told
 /// before one is
 ///    waited for (one's abort may need the other's). Whoever waits in here is freed at its next look.

@@ -91,10 +91,10 @@ TEST_CASE("[L03] nccl: a set-up that never ends ends at its deadline, by name, w
     CHECK((clock.time->time_since_epoch() <= std::chrono::milliseconds(2'200)));  // of the clock that the waits move
     CHECK_FALSE(life.ready());
   }
-  CHECK((api->calls() == Calls{"init", "revoke", "abort"}));
+  CHECK((api->calls() == Calls{"init", "abort"}));
 }
 
-TEST_CASE("[L03] nccl: after the first failure nothing is called but revoke and abort", "[nccl]") {
+TEST_CASE("[L03] nccl: after the first failure nothing is called but abort", "[nccl]") {
   const auto result = GENERATE(NcclResult::unhandled_cuda_error, NcclResult::system_error, NcclResult::internal_error,
                                NcclResult::invalid_argument, NcclResult::invalid_usage, NcclResult::remote_error);
   const bool in_background = GENERATE(false, true);
@@ -115,7 +115,7 @@ TEST_CASE("[L03] nccl: after the first failure nothing is called but revoke and 
     CHECK(report.cause.find(std::string(to_string(result)) + " (what NCCL says)") != std::string::npos);
     CHECK((report_of_failure([&] { life.launch("all_reduce", kAllReduce); }).code == ErrorCode::aborted));
   }
-  CHECK((api->calls() == Calls{"init", "group_start", "all_reduce on s0", "group_end", "revoke", "abort"}));
+  CHECK((api->calls() == Calls{"init", "group_start", "all_reduce on s0", "group_end", "abort"}));
 }
 
 TEST_CASE("[L03] nccl: a group is closed also after a call that failed", "[nccl]") {
@@ -166,18 +166,7 @@ TEST_CASE("[L03] nccl: of two communicators both are told to abort, though the f
     two.abort();
   }
   await_call(*first, "abort");
-  CHECK((second->calls() == Calls{"init", "revoke", "abort"}));
-}
-
-TEST_CASE("[L03] nccl: an older library is aborted without a revoke", "[nccl]") {
-  const auto api = std::make_shared<ScriptedNccl>();
-  api->version_number = 22803;
-  {
-    NcclLife life(life_of(api));
-    life.connect(2, 0, "id");
-    life.abort();
-  }
-  CHECK((api->calls() == Calls{"init", "abort"}));
+  CHECK((second->calls() == Calls{"init", "abort"}));
 }
 
 TEST_CASE("[L03] nccl: an end that the others do not come to is an abort", "[nccl]") {
@@ -188,7 +177,7 @@ TEST_CASE("[L03] nccl: an end that the others do not come to is an abort", "[ncc
     api->answer("finalize", {NcclResult::in_progress});
     api->set_background(NcclResult::in_progress);
   }
-  CHECK((api->calls() == Calls{"init", "finalize", "revoke", "abort"}));
+  CHECK((api->calls() == Calls{"init", "finalize", "abort"}));
 }
 
 TEST_CASE("[L03] nccl: a group that is cut out waits for the parent, then for itself", "[nccl]") {
