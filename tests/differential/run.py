@@ -318,7 +318,7 @@ def main():
         print(f"smallest of '{kind}':\n  {json.dumps(short(job))}\n  {fault}", flush=True)
     if options.table:
         print_coverage(ran)
-    right = f"{len(ran)} right ({rough} too rough to tell), {left_out} refused as listed"
+    right = f"{len(ran)} right ({rough} too rough to judge), {left_out} refused as listed"
     if way.python:
         right = f"{len(ran)} compared and right, {left_out} not run"
     print(f"{count} seeds from {options.first}: {right}, {len(faults)} at fault; "
