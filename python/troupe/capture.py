@@ -126,10 +126,11 @@ def capture(source, train, dynamic=(), lengths_vary=True):
     for node in exported.graph.nodes:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             raise Refusal(f"{node.target} is not supported{at(node)}; autocast is asked for by --autocast, and recomputing by --recompute")
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in ("aten", "prims"):
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        if node.target.namespace not in ("aten", "prims"):
             raise Refusal(f"the operator {node.target} is not PyTorch's own{at(node)}; a model is compiled from those of PyTorch")
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and (
-                torch.Tag.data_dependent_output in node.target.tags or free_unbacked_symbols(node.meta.get("val"))):
+        if torch.Tag.data_dependent_output in node.target.tags or free_unbacked_symbols(node.meta.get("val")):
             raise Refusal(f"{node.target} depends on a tensor's values{at(node)}; keep to tensors of sizes that follow from the batch's")
     remove_writes(result.graph)
     replace_dropout(result.graph)
