@@ -62,7 +62,8 @@ TEST_CASE("[U07] a manifest whose parts do not fit is refused, naming the part")
   CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["inputs"][0]["order"] = {0, 0}; }), Contains("no permutation"));
   CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["saved"][0] = {"input", 2}; }), Contains("saved is out of range"));
   CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["saved"][1][2] = {1, 1}; }), Contains("no permutation"));
-  CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["saved"][1].erase(2); }), Contains("how an activation is laid out"));
+  CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["saved"][1].erase(2); }),
+             Contains("how an activation is laid out"));
   CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["gradients"] = {0, 0}; }), Contains("has an index twice"));
   CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["tangents"] = {1}; }), Contains("tangents has the index 1"));
   CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["backward"] = false; }), Contains("without backward"));
