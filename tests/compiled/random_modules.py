@@ -99,7 +99,7 @@ class Step(nn.Module):
         elif k == "pad":
             y = F.pad(x, (2, 1), mode=("reflect", "replicate", "circular")[n % 3])[..., :-3]
         else:
-            y = F.interpolate(x, scale_factor=2, mode=("linear", "nearest")[n % 3 % 2])[..., ::2]
+            y = F.interpolate(x, scale_factor=2, mode="nearest" if n % 3 == 1 else "linear")[..., ::2]
         return y.transpose(1, 2) if dim == 1 else y
 
     def forward(self, x):

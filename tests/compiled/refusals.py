@@ -113,8 +113,8 @@ generator = (  # no length
 # function -> what stands in the line.
 COMPILE = {
     "no_batch": "returns no (model, loss, batch)", "one_sample": "at least 2 samples", "uneven": "different numbers of samples: input 4, target 3",
-    "control_flow": "(if x.sum() > 0:)", "item": "aten.item.default depends on a tensor's values at source.py", "masked": "aten.index.Tensor depends on a tensor's values at source.py",
-    "noise": "aten.randn_like.default draws random numbers",
+    "control_flow": "(if x.sum() > 0:)", "item": "aten.item.default depends on a tensor's values at source.py",
+    "masked": "aten.index.Tensor depends on a tensor's values at source.py", "noise": "aten.randn_like.default draws random numbers",
     "fixed_batch": "this number of samples", "no_call": "AOTInductor has no C++ call for aten::linalg_qr", "synchronised": "change is a SyncBatchNorm", "nothing_trained": "no parameter that requires a gradient", "no_grad": "no parameter has an effect on the loss",
     "vector_loss": "not a tensor with one number", "whole_loss": "is of torch.int64", "three": "returns 3 values", "unknown_key": "returns 'accuracy'",
     "sum_alone": "one of 'sum' and 'count'", "custom": "mine.twice.default is not PyTorch's own", "autocast_inside": "--autocast",
