@@ -65,7 +65,7 @@ def run_compiled(row, blocks, steps):
         program.quit()
     best = min(mine, key=lambda name: statistics.median(flat(times["ours", name])))
     extra = {"our_setting": best.replace(" ", "_"), "compile_s": round(seconds, 1), "model_load_ms": round(load_ms, 1),
-             "file_mb": round(path.stat().st_size / 1e6, 1), "torch_compile_s": round(first_s["peer", "torch.compile"], 1),
+             "file_MB": round(path.stat().st_size / 1e6, 1), "torch_compile_s": round(first_s["peer", "torch.compile"], 1),
              "max_weight_difference": max(differences.values())}
     result = report(row, COMPILED_TARGETS[row], times["ours", best], {name: times["peer", name] for name in theirs}, "ms", extra,
                     weight_tolerance=TOLERANCE[job])

@@ -5,7 +5,7 @@ import pathlib
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-EXTRA = ("alone_ms", "blocking_ms", "plain_write_ms", "plain_read_ms", "line_us", "alone_p99/p50", "compile_s", "model_load_ms", "file_mb", "torch_compile_s")
+EXTRA = ("alone_ms", "blocking_ms", "plain_write_ms", "plain_read_ms", "line_us", "alone_p99/p50", "compile_s", "model_load_ms", "file_MB", "torch_compile_s")
 
 
 def number(value):
@@ -23,7 +23,7 @@ def line(row, found):
     ratio = "" if found.get("ratio") is None else share(found["ratio"])
     if found.get("spread"):
         ratio += " ({}–{})".format(*(share(end, found["ratio"]) for end in found["spread"]))
-    extra = "".join("; {} {} {}".format(name.rpartition("_")[0], found[name], name.rpartition("_")[2]) for name in EXTRA if name in found)
+    extra = "".join("; {} {} {}".format(name.rpartition("_")[0].replace("_", " "), found[name], name.rpartition("_")[2]) for name in EXTRA if name in found)
     target = "" if found.get("target") is None else share(found["target"], found.get("ratio"))
     setting = f" ({found['our_setting'].replace('_', ' ')})" if row.startswith("compiled/") else ""
     return f"| {row} | {number(found['ours'])} {found['unit']}{setting}{extra} | {peer} | {ratio} | {target} | {'ok' if found['ok'] else 'short'} | {found['time'][:10]} |"
