@@ -146,7 +146,12 @@ class Chooser {
     const auto& text = settings_.resume;
     std::error_code failure;
     // What is there comes before what the text may mean otherwise.
-    for (const auto& path : {text, settings_.checkpoint_dir + "/" + text}) {
+    const auto beside = checkpoint_folder(settings_.checkpoint_dir, given(settings_.run_dir) ? settings_.run_dir : "");
+    for (const auto& path : {text, beside + "/" + text}) {
+      if (fs::is_regular_file(path, failure)) {  // `best` and `latest` name a checkpoint
+        const auto meant = path_meant(path);
+        if (meant != path) return of_checkpoints(meant, meant, meant);
+      }
       if (fs::exists(fs::path(path) / "manifest.json", failure) || has_checkpoints(path))
         return of_checkpoints(path, path, text);
     }

@@ -7,6 +7,7 @@
 #include "launch/config/settings_ahead.hpp"
 #include "launch/process/run_of_job.hpp"
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/scratch_directory.hpp"
 
@@ -70,6 +71,21 @@ TEST_CASE("[R01] a run has a folder, and its checkpoints lie in it, unless the s
   CHECK(given.checkpoint_dir == "a/checkpoints");
   CHECK(choose({"a", "c", ""}).checkpoint_dir == "c");
   CHECK(choose({"", kNewRunFolder, ""}).checkpoint_dir == "checkpoints");
+}
+
+TEST_CASE("[R01] resume goes on with the run whose best checkpoint it names") {
+  const Runs runs;
+  Runs::run("a", "A", "2026-02-01", {"step-00000018", "step-00000036"});
+  testing::write_text("runs/a/checkpoints/best", pointer_text(18));
+  for (const auto& settings : {RunSettings{"runs/a", kNewRunFolder, "best"},
+                               RunSettings{kNewRunFolder, "runs/a/checkpoints", "best"},
+                               RunSettings{kNewRunFolder, kNewRunFolder, "runs/a/checkpoints/best"}}) {
+    const auto choice = choose(settings);
+    CHECK(choice.id == "A");
+    CHECK(choice.folder == "runs/a");
+    CHECK_FALSE(choice.is_new_folder);
+    CHECK(choice.resume.ends_with("runs/a/checkpoints/step-00000018"));
+  }
 }
 
 TEST_CASE("[R01] resume latest goes on with this program's newest run, in its folder and under its id") {
