@@ -1,11 +1,7 @@
 #include "launch/config/device_settings.hpp"
 
-#include <array>
-
 namespace troupe {
 namespace {
-
-constexpr std::array<std::string_view, 3> kHostStrategies = {"parameter_server", "pipeline", "tensor_parallel"};
 
 [[noreturn]] void refuse(const std::string& field, const std::string& value, c10::Device device,
                          const std::string& instead) {
@@ -18,8 +14,9 @@ constexpr std::array<std::string_view, 3> kHostStrategies = {"parameter_server",
 
 void check_device_settings(const Config& config, c10::Device device) {
   if (device.is_cpu()) return;
-  for (const auto name : kHostStrategies) {
-    if (config.strategy == name) refuse("strategy", config.strategy, device, "use ddp");
+  if (config.fsdp_cpu_offload && (config.strategy == "pipeline" || config.strategy == "tensor_parallel")) {
+    throw Error(ErrorCode::usage, "fsdp_cpu_offload", "strategy " + config.strategy + " keeps its shards on the device",
+                "leave it out, or use strategy fsdp");
   }
   if (config.balance == "speed")
     refuse("balance", "speed", device, "use weights by rank");  // the host's times are not the device's

@@ -59,6 +59,7 @@ class MeshParallel : public Strategy,
   void end_backward() override;
   void run_micro_batches(MicroBatches& work) override;
   GradientSummary reduce_gradients() override;
+  std::int32_t find_not_finite() override;
   double gradient_norm() override;
   void scale_gradients(double factor) override;
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
@@ -109,6 +110,9 @@ class MeshParallel : public Strategy,
   bool counts(const Parameter& parameter) const noexcept {
     return (parameter.block >= 0 || place_.pp == 0) && (parameter.cut.dim >= 0 || place_.tp == 0);
   }
+  c10::Device device() const { return context_.program_communicator->device(); }
+  /// On a device, else undefined: GradientSummary's device_checks of these gradients, which count. Collective.
+  at::Tensor checks_over_ranks(const std::vector<at::Tensor>& gradients) const;
   std::shared_ptr<Communicator> split_off(Communicator& from, int color, const std::string& what) const;
   void abandon_schedule();
   void forget_wholes();

@@ -147,20 +147,28 @@ GradientSummary ShardedMesh::reduce_gradients() {
     if (parameter_at(slice.place.parameter).partial && slice.gradient.defined())
       tp_group_->all_reduce(slice.gradient, ReduceOp::sum, "gradients of one's own tokens");
   }
-  if (mesh_.pp == 1) return summary;
-  for (const auto& flat : shards_->parameters().flats()) {
-    if (flat.gradient.defined() && parameter_at(flat.plan->slots.front().parameter).block < 0)
-      pp_group_->all_reduce(flat.gradient, ReduceOp::sum, "gradients outside of blocks");
+  if (mesh_.pp > 1) {
+    for (const auto& flat : shards_->parameters().flats()) {
+      if (flat.gradient.defined() && parameter_at(flat.plan->slots.front().parameter).block < 0)
+        pp_group_->all_reduce(flat.gradient, ReduceOp::sum, "gradients outside of blocks");
+    }
   }
+  summary.device_checks = checks_over_ranks(counted_gradients());
   return summary;
+}
+
+std::vector<at::Tensor> ShardedMesh::counted_gradients() const {
+  std::vector<at::Tensor> counted;
+  for (const auto& slice : shards_->parameters().slices()) {
+    if (slice.gradient.defined() && place_.dp == 0 && counts(parameter_at(slice.place.parameter)))
+      counted.push_back(slice.gradient);
+  }
+  return counted;
 }
 
 double ShardedMesh::gradient_norm() {
   double mine = 0;
-  for (const auto& slice : shards_->parameters().slices()) {
-    if (slice.gradient.defined() && place_.dp == 0 && counts(parameter_at(slice.place.parameter)))
-      mine += sum_of_squares(slice.gradient);
-  }
+  for (const auto& gradient : counted_gradients()) mine += sum_of_squares(gradient);
   return norm_over_ranks(mine, *context_.program_communicator);
 }
 

@@ -74,6 +74,7 @@ class ShardedMesh final : public MeshParallel, public Snapshots {
   const Parameter& parameter_at(std::int32_t parameter) const {
     return parameters_[static_cast<std::size_t>(outer(parameter))];
   }
+  std::vector<at::Tensor> counted_gradients() const;
   void add_stacked_parts(std::size_t parameter, const std::map<std::string, at::Tensor>& moments,
                          const std::map<std::string, at::ScalarType>& types, int turn, std::vector<TensorPart>& parts);
   at::Tensor gather_whole(std::size_t parameter, const at::Tensor& own, at::ScalarType dtype);

@@ -71,7 +71,7 @@ at::Tensor ShardedMesh::gather_whole(std::size_t p, const at::Tensor& own, at::S
   auto& all = shards_->parameters();
   auto& group = all.group();
   const auto& parameter = all.parameters()[p];
-  auto whole = at::empty({parameter.tensor.numel()}, at::TensorOptions().dtype(dtype));
+  auto whole = at::empty({parameter.tensor.numel()}, at::device(all.device()).dtype(dtype));
   for (int rank = 0; rank < group.world_size(); ++rank) {
     for (const auto& slice : slices_of(all.plan(), rank)) {
       if (static_cast<std::size_t>(slice.parameter) != p) continue;

@@ -8,8 +8,10 @@ namespace {
 // stage, micro-batch, dtype, dimensions, sizes
 constexpr std::size_t kHeader = 12, kSizes = 4;
 
-StageSenderActor::behavior_type stage_sender(StageSenderActor::pointer) {
-  return {[](const SendToStage& work) {
+StageSenderActor::behavior_type stage_sender(c10::Device device) {
+  return {[stream = DeviceStream::from_pool(device, false)](const SendToStage& work) {
+    const CurrentStream place(stream);
+    if (work.ready && work.values.numel() > 0) stream.use(work.values, *work.ready);
     work.communicator->send(work.header, work.destination, "stage header");
     if (work.values.numel() > 0) work.communicator->send(work.values, work.destination, "stage tensor");
     return SentToStage{};
@@ -28,7 +30,8 @@ class Waiting {
 
 }  // namespace
 
-StageLinks::StageLinks(const StrategyContext& context, Communicator& pipeline, bool closed) {
+StageLinks::StageLinks(const StrategyContext& context, Communicator& pipeline, bool closed)
+    : device_(pipeline.device()) {
   const int ranks = pipeline.world_size(), me = pipeline.rank();
   for (const auto way : {Way::activations, Way::gradients}) {
     auto& mine = direction(way);
@@ -43,7 +46,8 @@ StageLinks::StageLinks(const StrategyContext& context, Communicator& pipeline, b
     }
     if (mine.out) {
       mine.sender = std::make_unique<OwnActor<StageSenderActor>>(
-          context, forward ? "activation sender" : "gradient sender", stage_sender);
+          context, forward ? "activation sender" : "gradient sender",
+          [device = device_](StageSenderActor::pointer) { return stage_sender(device); });
     }
   }
 }
@@ -62,7 +66,12 @@ void StageLinks::send(Way way, int stage, int micro_batch, const at::Tensor& val
   fields[2] = static_cast<std::int64_t>(values.scalar_type());
   fields[3] = values.dim();
   for (std::int64_t i = 0; i < values.dim(); ++i) fields[kSizes + static_cast<std::size_t>(i)] = values.size(i);
-  mine.sender->send(SendToStage{mine.out, 1, header, values.detach().contiguous().view(-1)});
+  SendToStage work{mine.out, 1, header, values.detach().contiguous().view(-1), nullptr};
+  if (!device_.is_cpu()) {
+    work.ready = std::make_shared<DeviceEvent>(device_);
+    work.ready->record(DeviceStream::current(device_));
+  }
+  mine.sender->send(work);
   ++mine.under_way;
 }
 
@@ -75,7 +84,7 @@ at::Tensor StageLinks::receive(Way way, int stage, int micro_batch) {
     mine.in->recv(header, 0, "stage header");
     const auto* fields = header.data_ptr<std::int64_t>();
     const at::IntArrayRef sizes(fields + kSizes, static_cast<std::size_t>(fields[3]));
-    auto values = at::empty(sizes, at::TensorOptions().dtype(static_cast<at::ScalarType>(fields[2])));
+    auto values = at::empty(sizes, at::device(device_).dtype(static_cast<at::ScalarType>(fields[2])));
     if (values.numel() > 0) mine.in->recv(values.view(-1), 0, "stage tensor");
     if (!mine.early.emplace(std::pair{static_cast<int>(fields[0]), static_cast<int>(fields[1])}, values).second)
       throw Error(ErrorCode::internal, "pipeline", "a stage's tensor came twice");

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "actors/strategy/own_actor.hpp"
+#include "tensor_io/device/device_stream.hpp"
 
 namespace troupe {
 
@@ -16,6 +17,7 @@ struct SendToStage {
   std::shared_ptr<Communicator> communicator;
   int destination = 0;
   at::Tensor header, values;
+  std::shared_ptr<DeviceEvent> ready;  ///< on a device: the values are there
 };
 struct SentToStage {};
 using StageSenderActor = caf::typed_actor<caf::replies_to<SendToStage>::with<SentToStage>>;
@@ -27,6 +29,9 @@ using StageSenderActor = caf::typed_actor<caf::replies_to<SendToStage>::with<Sen
 /// receiver, and two neighbours that send to each other would wait for ever: so for each direction a rank has an actor
 /// that sends, on a thread and a communicator of its own, while compute goes on. A communicator joins two ranks, one of
 /// which only sends. What comes in another order than it is wanted is kept.
+///
+/// On a device a sending actor has a stream as well: if compute's waited for what is sent, two stages that send to each
+/// other would wait for ever there, too.
 ///
 /// One in each generation; the constructor is collective over `pipeline`. Compute's thread.
 class StageLinks {
@@ -54,6 +59,7 @@ class StageLinks {
   };
   Direction& direction(Way way) { return directions_[static_cast<std::size_t>(way)]; }
 
+  c10::Device device_;
   Direction directions_[2];
   std::chrono::nanoseconds waited_{0};
 };

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/device/device_stream.hpp"
 
 namespace troupe {
 namespace {
@@ -36,6 +37,7 @@ class StageRunner::Runner final : public BlockRunner {
     if (s.mode_ == Mode::measure) {
       const auto begin = std::chrono::steady_clock::now();
       auto enter = run_block(call, body);
+      s.wait_for_device();
       s.times_[static_cast<std::size_t>(index_)] += std::chrono::steady_clock::now() - begin;
       return enter;
     }
@@ -68,7 +70,7 @@ class StageRunner::Runner final : public BlockRunner {
   std::shared_ptr<BlockRunner> inner_;
 };
 
-StageRunner::StageRunner(torch::nn::Module& model) {
+StageRunner::StageRunner(torch::nn::Module& model, c10::Device device) : device_(device) {
   for (const auto& child : model.named_children()) find_outermost(*child.value(), child.key(), blocks_);
   if (blocks_.empty()) {
     throw Error(ErrorCode::usage, "pipeline", "the model has no blocks to cut between",
@@ -95,6 +97,13 @@ void StageRunner::begin_measuring() {
   mode_ = Mode::measure;
   next_ = 0;
   times_.assign(blocks_.size(), std::chrono::nanoseconds(0));
+}
+
+void StageRunner::wait_for_device() const {
+  if (device_.is_cpu()) return;
+  DeviceEvent over(device_);
+  over.record(DeviceStream::current(device_));
+  host_wait(over, [] {});
 }
 
 void StageRunner::end() {

@@ -22,8 +22,8 @@ struct StageEnded {};
 /// alone. Activation checkpointing stays with the blocks. Compute's thread.
 class StageRunner {
  public:
-  /// Hooks the blocks of `model`. Throws Error(usage) where it has none.
-  explicit StageRunner(torch::nn::Module& model);
+  /// Hooks the blocks of `model`, which computes on `device`. Throws Error(usage) where it has none.
+  StageRunner(torch::nn::Module& model, c10::Device device);
   ~StageRunner();
   StageRunner(const StageRunner&) = delete;
   StageRunner& operator=(const StageRunner&) = delete;
@@ -49,7 +49,9 @@ class StageRunner {
   class Runner;
   enum class Mode { whole, part, measure };
   void expect(int block);
+  void wait_for_device() const;
 
+  c10::Device device_;
   std::vector<Found> blocks_;
   Mode mode_ = Mode::whole;
   int begin_ = 0, end_ = 0, next_ = 0;

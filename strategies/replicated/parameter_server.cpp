@@ -61,9 +61,6 @@ void ParameterServer::joined() {
   drop_links();
   close_round(false);
   const int me = context().rank, ranks = context().world_size;
-  if (!gradients().empty() && !gradients().front().is_cpu()) {
-    throw Error(ErrorCode::usage, "device", name() + " adds gradients up on CPUs", "--device cpu, or another strategy");
-  }
   const auto parameters = static_cast<std::int64_t>(parameter_names().size());
   const auto like = for_server();
   if (me == 0)
@@ -125,6 +122,19 @@ Share ParameterServer::next_share() const {
   return {share / context().world_size, static_cast<int>(share % context().world_size)};
 }
 
+std::vector<at::Tensor> ParameterServer::for_server() const {
+  std::vector<at::Tensor> copies;
+  if (adds_up()) return copies;
+  for (const auto& flat : gradients()) copies.push_back(flat.cpu());
+  return copies;
+}
+
+void ParameterServer::take_update(const std::vector<at::Tensor>& from_server) const {
+  for (std::size_t i = 0; i < from_server.size(); ++i) {
+    if (!from_server[i].is_same(gradients()[i])) gradients()[i].copy_(from_server[i]);
+  }
+}
+
 UpdateServer::Update ParameterServer::gradient() {
   const auto used = buckets().used();
   auto flags = at::zeros({static_cast<std::int64_t>(used.size())}, at::kByte);
@@ -157,7 +167,7 @@ bool ParameterServer::exchange_here(const std::function<void()>& apply) {
   }
   while (taken_ < answer.complete) {
     const auto& update = server_->update(taken_);
-    for (std::size_t i = 0; i < update.gradients.size(); ++i) gradients()[i].copy_(update.gradients[i]);
+    take_update(update.gradients);
     taken(update.used, apply);
   }
   share_ = answer.share;
@@ -177,6 +187,7 @@ bool ParameterServer::exchange_with_server(const std::function<void()>& apply) {
   for (const auto complete = header[1].item<std::int64_t>(); taken_ < complete;) {
     communicator_->recv(mine.used, 0, kLabel);
     for (const auto& flat : mine.gradients) communicator_->recv(flat, 0, kLabel);  // what was there is with the server
+    take_update(mine.gradients);
     taken(mine.used, apply);
   }
   return share_ >= 0;

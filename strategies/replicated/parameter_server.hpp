@@ -71,7 +71,9 @@ class ParameterServer final : public ReplicatedStrategy, public DemandShares {
   std::int64_t updates() const { return context().options.staleness + 1; }                        // of a round
   std::int64_t shares() const { return context().world_size * context().options.server_shares; }  // of an update
   bool adds_up() const { return updates() == 1; }
-  std::vector<at::Tensor> for_server() const { return adds_up() ? std::vector<at::Tensor>{} : gradients(); }
+  /// The server adds up in the host's memory: on a device a copy of what is on its way there.
+  std::vector<at::Tensor> for_server() const;
+  void take_update(const std::vector<at::Tensor>& from_server) const;
   void open_round(std::int64_t step);
   UpdateServer::Update gradient();
   bool exchange_here(const std::function<void()>& apply);

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/memory/absent_values.hpp"
 
 namespace troupe {
 namespace {
@@ -38,7 +39,7 @@ void check_options(FusedOptimizer::Kind kind, const OptimizerOptions& options) {
 void check_parameter(const std::string& name, const at::Tensor& parameter) {
   // The kernels walk memory from the first element to the last: no gaps, and one dtype for parameter, gradient and
   // moments.
-  if (!parameter.is_non_overlapping_and_dense()) {
+  if (!parameter.is_non_overlapping_and_dense() && !are_absent(parameter)) {
     throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is a view with gaps or overlaps",
                 "make it contiguous()");
   }

@@ -22,9 +22,6 @@ std::string refused_there(const std::function<void(Config&)>& change, c10::Devic
 TEST_CASE("[L03] what works on the CPU only is refused on a GPU by its setting's name, and only there") {
   const c10::Device gpu(c10::kCUDA, 1), cpu(c10::kCPU);
   const std::vector<std::pair<std::string, std::function<void(Config&)>>> settings = {
-      {"strategy: 'pipeline'", [](Config& c) { c.strategy = "pipeline"; }},
-      {"strategy: 'tensor_parallel'", [](Config& c) { c.strategy = "tensor_parallel"; }},
-      {"strategy: 'parameter_server'", [](Config& c) { c.strategy = "parameter_server"; }},
       {"balance: 'speed'", [](Config& c) { c.balance = "speed"; }},
       {"deferred_init: 'true'", [](Config& c) { c.deferred_init = true; }},
   };
@@ -38,6 +35,12 @@ TEST_CASE("[L03] what works on the CPU only is refused on a GPU by its setting's
   CHECK(refused_there([](Config& c) { c.switch_at = "9:diloco"; }, gpu).empty());
   CHECK(refused_there([](Config& c) { c.sync_batchnorm = true, c.activation_checkpointing = "block"; }, gpu).empty());
   CHECK(refused_there([](Config& c) { c.strategy = "my_own"; }, gpu).empty());
+  for (const std::string works : {"pipeline", "tensor_parallel", "parameter_server"})
+    CHECK(refused_there([&](Config& c) { c.strategy = works; }, gpu).empty());
+  for (const std::string cuts : {"pipeline", "tensor_parallel"}) {
+    const auto offloads = [&](Config& c) { c.strategy = cuts, c.fsdp_cpu_offload = true; };
+    CHECK_THAT(refused_there(offloads, gpu), Catch::StartsWith("fsdp_cpu_offload: strategy " + cuts));
+  }
   for (const std::string works : {"ddp", "fsdp", "zero1", "zero2", "local_sgd", "diloco"}) {
     CHECK(refused_there([&](Config& c) { c.strategy = works, c.fsdp_cpu_offload = true; }, gpu).empty());
   }
