@@ -166,6 +166,11 @@ void CoordinatorState::send(const RankMessages& messages) {
 void CoordinatorState::ended(const RankEnded& ended) {
   auto* process = processes.find(ended.process);
   if (process == nullptr || process->ended) return;
+  if (ended.report.code == ErrorCode::device_lost && options.recovery.enabled && phase != Phase::over) {
+    // Its process can do nothing more, not even end by itself in any case; another one in its slot may.
+    slots.explain_death(ended.process.slot, {ended.report.cause, process->steps_made()});
+    return fence(ended.process.slot, ended.report.to_string());
+  }
   process->ended = ended.report;
   if (phase == Phase::over) return;
   // A rank that was told to abort has nothing new to say.

@@ -27,6 +27,10 @@ struct BucketView {
   /// On a device, else empty: `flat` holds this step's gradients after `ready`, which backward marks before BucketReady
   /// is sent, and their average after `reduced`, which the reducer marks before BucketsReduced is.
   std::shared_ptr<DeviceEvent> ready, reduced;
+  /// On a device, else undefined: (2,) f64 there, what scale_and_check says of `flat` after the hook.
+  at::Tensor checks;
+  /// A hook on a device may leave it to the check to multiply `flat` by this.
+  double scale = 1;
 };
 
 /// How a bucket becomes the average over all ranks. Reducer's thread; every rank calls it for the same buckets in the

@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "tensor_io/base/steady_time.hpp"
-#include "tensor_io/memory/memory_shortage.hpp"
+#include "tensor_io/device/device_kernels.hpp"
+#include "tensor_io/memory/failure_report.hpp"
 
 namespace troupe {
 ReducerActor::behavior_type reducer(ReducerActor::stateful_pointer<ReducerState> self, ReducerOptions options) {
@@ -20,7 +21,8 @@ ReducerActor::behavior_type ReducerState::make_behavior() {
         options.communicator = message.communicator;
         failed = false;
         next = 0;
-        arrived.assign(arrived.size(), false);
+        plan = {};  // lets go of the old buckets' memory before there are new ones
+        arrived.clear();
         return true;
       },
       [this](const BucketReady& bucket) { ready(bucket); },
@@ -35,7 +37,7 @@ void ReducerState::install(const InstallPlan& message) {
 }
 
 void ReducerState::ready(const BucketReady& bucket) {
-  if (failed) return;
+  if (failed || !plan.buckets) return;
   if (next == 0) {
     step = bucket.step;
     result = {};
@@ -49,13 +51,10 @@ void ReducerState::ready(const BucketReady& bucket) {
   result.taken_ns = steady_now_ns();
   try {
     while (next < arrived.size() && arrived[next]) launch(next++);
-  } catch (const Error& error) {
-    return fail(error.report());
-  } catch (const c10::OutOfMemoryError& error) {
-    return fail(out_of_memory(error, options.communicator->device()));
-  } catch (const std::exception& error) {  // a hook of the user's
-    return fail(
-        {ErrorCode::user, -1, {}, -1, "communication hook on " + (*plan.buckets)[next - 1].label, error.what(), {}});
+  } catch (const std::exception& error) {  // of the communicator, or a hook of the user's
+    return fail(failure_report(
+        error, options.communicator->device(),
+        {.code = ErrorCode::user, .operation = "communication hook on " + (*plan.buckets)[next - 1].label}));
   }
   if (next == arrived.size()) {
     arrived.assign(arrived.size(), false);
@@ -99,7 +98,9 @@ void ReducerState::launch(std::size_t index) {
     const CurrentStream place(stream());
     if (bucket.ready) stream().wait(*bucket.ready);
     auto begin = timer.mark(stream());
+    bucket.scale = 1;
     plan.hook->reduce(bucket, *options.communicator);
+    if (bucket.checks.defined()) scale_and_check(bucket.flat, bucket.scale, bucket.checks);
     if (begin) result.on_device.push_back({std::move(begin), timer.mark(stream())});
     if (bucket.reduced) bucket.reduced->record(stream());
   }

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "launch/process/rank_lines.hpp"
+#include "tensor_io/memory/failure_report.hpp"
 #include "tensor_io/memory/memory_shortage.hpp"
 
 namespace troupe {
@@ -43,10 +44,8 @@ ErrorReport report_of(const std::exception_ptr& error, c10::Device device) {
     std::rethrow_exception(error);
   } catch (const Error& e) {
     return e.report();
-  } catch (const c10::OutOfMemoryError& e) {
-    return out_of_memory(e, device);
   } catch (const c10::Error& e) {
-    return {.code = ErrorCode::user, .cause = e.what_without_backtrace()};
+    return failure_report(e, device, {.code = ErrorCode::user});
   } catch (const std::system_error& e) {
     if (e.code() != std::errc::resource_unavailable_try_again) return {.code = ErrorCode::user, .cause = e.what()};
     return {.code = ErrorCode::unavailable,

@@ -9,7 +9,10 @@ namespace {
 class Average final : public CommHook {
  public:
   void reduce(BucketView& bucket, Communicator& communicator) override {
-    communicator.all_reduce(bucket.flat, ReduceOp::avg, bucket.label);
+    // NCCL has NVLS and symmetric kernels for sums alone; of f16 a sum overflows where the average would not.
+    const bool sums = bucket.checks.defined() && bucket.flat.scalar_type() != at::kHalf;
+    communicator.all_reduce(bucket.flat, sums ? ReduceOp::sum : ReduceOp::avg, bucket.label);
+    if (sums) bucket.scale = 1.0 / communicator.world_size();
   }
 };
 

@@ -83,6 +83,11 @@ void Ddp::send_bucket(std::int32_t bucket) {
 
 void Ddp::send_plan() {
   views_ = buckets().bucket_views();
+  const auto device = context().gradient_communicator->device();
+  if (!device.is_cpu() && !views_->empty()) {
+    checks_ = at::zeros({static_cast<std::int64_t>(views_->size()), 2}, at::device(device).dtype(at::kDouble));
+    for (auto& view : *views_) view.checks = checks_.select(0, view.index);
+  }
   caf::anon_send(context().reducer, InstallPlan{views_, hook_});
 }
 
@@ -93,6 +98,7 @@ void Ddp::rejoin(StrategyContext next) {
   if (rolled_back_) hook_->roll_back(step());  // not before: only now the reducer has left the old communicator
   rolled_back_ = false;
   set_early(nullptr);  // its memory is the old communicator's: parameters stay there until the next step has been made
+  views_.reset();  // the old buckets' memory goes before there are new ones
   ReplicatedStrategy::rejoin(std::move(next));
   // A rank that was interrupted while the others got their new order follows the plan that comes with the heal.
   buckets().rebuild(order);
@@ -126,6 +132,7 @@ void Ddp::combine_gradients(GradientSummary& summary) {
     // The reducer's stream is in order: after its last bucket all are reduced.
     const auto& last = views_->back();
     if (last.reduced) DeviceStream::current(last.flat.device()).wait(*last.reduced);
+    summary.device_checks = checks_;
     summary.message_us += static_cast<double>(send_ns_) / 1e3;
   }
   if (context().rank != 0 || (context().options.static_graph && measured_)) return;

@@ -12,12 +12,6 @@ at::Tensor slot_view(const at::Tensor& flat, const BucketSlot& slot, const at::T
                                                   : slice.view(parameter.sizes());
 }
 
-void check_gradient(const at::Tensor& values, const at::Tensor& result) {
-  if (values.scalar_type() != at::kDouble) return scale_and_check(values, 1, result);
-  result.select(0, 0).copy_(values.square().sum());  // the kernel has no f64
-  result.select(0, 1).copy_(values.isfinite().logical_not().sum());
-}
-
 GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                                  std::vector<ParameterLayout> shape, Communicator& communicator, std::int64_t cap_bytes,
                                  std::int64_t first_cap_bytes, BucketFull full)
@@ -178,7 +172,7 @@ void GradientBuckets::pack_bucket(std::int32_t bucket) {
   const auto kernel_has = [&](const Entry& entry) {
     const auto dtype = entry.source.scalar_type();
     return (dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16) && dtype == planned.dtype &&
-           entry.source.is_contiguous() && entry.view.is_contiguous();
+           entry.source.is_non_overlapping_and_dense() && entry.source.strides() == entry.view.strides();
   };
   std::vector<at::Tensor> sources;
   std::vector<std::int64_t> offsets;
@@ -186,7 +180,7 @@ void GradientBuckets::pack_bucket(std::int32_t bucket) {
     auto& entry = entries_[static_cast<std::size_t>(slot.parameter)];
     if (!entry.source.defined()) continue;
     if (kernel_has(entry)) {
-      sources.push_back(entry.source);
+      sources.push_back(entry.source.as_strided({slot.numel}, {1}));  // as it lies in memory: channels_last, too
       offsets.push_back(slot.offset);
     } else {
       entry.view.copy_(entry.source);
@@ -210,7 +204,7 @@ at::Tensor GradientBuckets::device_checks() const {
   at::NoGradGuard no_grad;
   auto checks = at::zeros({static_cast<std::int64_t>(flats_.size()), 2}, flats_[0].options().dtype(at::kDouble));
   for (std::size_t i = 0; i < flats_.size(); ++i)
-    check_gradient(flats_[i], checks.select(0, static_cast<std::int64_t>(i)));
+    scale_and_check(flats_[i], 1, checks.select(0, static_cast<std::int64_t>(i)));
   return checks;
 }
 

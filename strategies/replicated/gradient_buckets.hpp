@@ -19,9 +19,6 @@ namespace troupe {
 /// The slot's part of a flat buffer with the sizes of `parameter`, and its strides where these leave no holes.
 at::Tensor slot_view(const at::Tensor& flat, const BucketSlot& slot, const at::Tensor& parameter);
 
-/// Into (2,) f64, on the device of the values: the sum of squares, and how many elements are not finite.
-void check_gradient(const at::Tensor& values, const at::Tensor& result);
-
 /// Autograd has added to the `.grad` of the owner's parameter with that index. It may outlive the owner.
 template <class Owner>
 class GradientHook final : public torch::autograd::PostAccumulateGradHook {

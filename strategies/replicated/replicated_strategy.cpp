@@ -56,7 +56,8 @@ void ReplicatedStrategy::make_buckets() {
     layout.push_back({name, parameter.sizes().vec(), parameter.scalar_type(), context_.trains(parameter)});
   agree_on_layout(layout, *context_.program_communicator);
   const auto caps = bucket_caps(context_.options, context_.program_communicator->device());
-  buckets_.reset();  // its hooks leave the parameters before the new ones come
+  buckets_.reset();  // its hooks leave the parameters before the new ones come, and its memory goes
+  for (const auto& [name, parameter] : parameters) parameter.mutable_grad() = at::Tensor();
   buckets_ = std::make_unique<GradientBuckets>(std::move(parameters), std::move(layout),
                                                *context_.gradient_communicator, caps.cap_bytes, caps.first_cap_bytes,
                                                [this](std::int32_t bucket) { on_full(bucket); });
@@ -123,7 +124,7 @@ GradientSummary ReplicatedStrategy::reduce_gradients() {
     summary.not_finite_parameter = buckets_->find_not_finite();
     summary.made_by_hook = summary.not_finite_parameter >= 0;
   }
-  summary.device_checks = buckets_->device_checks();
+  if (!summary.device_checks.defined()) summary.device_checks = buckets_->device_checks();
   if (replicas_equal() && context_.options.broadcast_buffers && context_.world_size > 1)
     buffers_->stage(*context_.program_communicator);
   return summary;

@@ -7,7 +7,7 @@
 
 #include "tensor_io/base/trace.hpp"
 #include "tensor_io/files/xxh3.hpp"
-#include "tensor_io/memory/memory_shortage.hpp"
+#include "tensor_io/memory/failure_report.hpp"
 
 namespace troupe {
 
@@ -70,15 +70,10 @@ void UnitGathers::run() {
       if (stop_) return;
       position_ < plan_.size() ? (void)gather(plan_[position_++], lock) : round(lock);
     }
-  } catch (const Error& error) {
-    if (!lock.owns_lock()) lock.lock();
-    failure_ = error.report();
-  } catch (const c10::OutOfMemoryError& error) {
-    if (!lock.owns_lock()) lock.lock();
-    failure_ = out_of_memory(error, parameters_.device());
   } catch (const std::exception& error) {
     if (!lock.owns_lock()) lock.lock();
-    failure_ = ErrorReport{ErrorCode::internal, -1, "gathers", -1, "gather", error.what(), {}};
+    failure_ = failure_report(error, parameters_.device(),
+                              {.code = ErrorCode::internal, .actor = "gathers", .operation = "gather"});
   }
   done_.notify_all();
 }

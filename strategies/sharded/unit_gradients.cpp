@@ -34,7 +34,7 @@ class UnitGradients::Reduction final : public CommHook {
  public:
   struct Target {
     at::Tensor gradient;           // (shard_numel,) in the master's dtype, where the master is
-    at::Tensor checks;             // on a device: what check_gradient says of it
+    at::Tensor checks;             // on a device: what scale_and_check says of it
     at::Tensor scratch;            // (shard_numel,) in the reduce dtype, where the result can't go there at once
     GradientRing* ring = nullptr;  // where the whole gradient goes back to
   };
@@ -52,15 +52,20 @@ class UnitGradients::Reduction final : public CommHook {
       result = target.scratch.defined() ? target.scratch : at::empty(result.sizes(), bucket.flat.options());
       if (!away) target.scratch = result;
     }
-    group.reduce_scatter(result, bucket.flat, ReduceOp::avg, bucket.label);
-    if (replicas_) replicas_->all_reduce(result, ReduceOp::avg, bucket.label);
+    // As comm hook `none`: sums, divided afterwards.
+    const bool sums = target.checks.defined() && bucket.flat.scalar_type() != at::kHalf;
+    const auto op = sums ? ReduceOp::sum : ReduceOp::avg;
+    group.reduce_scatter(result, bucket.flat, op, bucket.label);
+    if (replicas_) replicas_->all_reduce(result, op, bucket.label);
+    double scale = sums ? 1.0 / (group.world_size() * (replicas_ ? replicas_->world_size() : 1)) : 1;
+    if (!direct && sums) result.mul_(std::exchange(scale, 1));
     if (away) {
       result = bring_home(result, target.gradient);
     } else if (!direct) {
       adds ? target.gradient.add_(result) : target.gradient.copy_(result);
       result = target.gradient;
     }
-    if (target.checks.defined()) check_gradient(result, target.checks);
+    if (target.checks.defined()) scale_and_check(result, scale, target.checks);
     if (target.ring == nullptr) return;
     target.ring->give_back(bucket.flat);
     bucket.flat = at::Tensor();

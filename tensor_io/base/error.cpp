@@ -19,8 +19,9 @@ constexpr Facts kFacts[] = {
     {"unavailable", 69}, {"input/output", 74}, {"timeout", 70},  {"aborted", 70},
     {"peer lost", 70},   {"not finite", 65},   {"user code", 1}, {"interrupted", 130},
     {"parked", 75},      {"state_lost", 75},   {"fenced", 76},   {"internal", 70},
+    {"device lost", 70},
 };
-static_assert(std::size(kFacts) == static_cast<std::size_t>(ErrorCode::internal) + 1);
+static_assert(std::size(kFacts) == static_cast<std::size_t>(ErrorCode::device_lost) + 1);
 
 // A code that comes from another process may be none.
 Facts facts_of(ErrorCode code) noexcept {

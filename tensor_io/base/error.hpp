@@ -24,6 +24,7 @@ enum class ErrorCode : std::uint8_t {
   state_lost,   ///< no rank that is left has the whole state: a checkpoint is needed (exit 75)
   fenced,       ///< the job goes on without this process (exit 76)
   internal,     ///< a bug in Troupe (exit 70)
+  device_lost,  ///< the GPU or its driver failed: this process cannot use it again, another one may (exit 70)
 };
 
 std::string_view to_string(ErrorCode code) noexcept;

@@ -10,6 +10,7 @@
 
 #include "tensor_io/communicator/communicator_arguments.hpp"
 #include "tensor_io/device/device_stream.hpp"
+#include "tensor_io/memory/failure_report.hpp"
 
 namespace troupe {
 namespace {
@@ -82,11 +83,9 @@ void Communicator::perform(CollectiveRecord record, Work&& work) {
     work(record);
     ledger_->finish();
     return;
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::fenced) throw;  // the others go on without it, and see that it has left
-    failure = error.report();
   } catch (const std::exception& error) {
-    failure = ErrorReport{.code = ErrorCode::internal, .cause = error.what()};
+    failure = failure_report(error, options_.device, {.code = ErrorCode::internal});
+    if (failure.code == ErrorCode::fenced) throw;  // the others go on without it, and see that it has left
   }
   failure = complete(failure, &record);
   if (break_with(failure)) do_abort(failure);

@@ -3,6 +3,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
 #include <map>
 #include <mutex>
 
@@ -61,6 +62,9 @@ void tell_shortage(std::int64_t device, std::size_t requested, std::size_t total
 
 class CudaAccelerator final : public Accelerator {
  public:
+  // Before the driver's first call. Streams share hardware queues beyond this number (8 unless it is set, 32 at most),
+  // and one that waits for an event holds up what is behind it in its queue.
+  CudaAccelerator() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0); }
   int device_count() override {
     int count = 0;
     return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;

@@ -7,15 +7,23 @@
 #include "tensor_io/base/philox.hpp"
 #include "tensor_io/cuda/device_kernels_cuda.hpp"
 
-// The kernels move each byte once and are bound by memory: so a plain grid-stride loop, enough blocks to fill the
-// device, and no more.
+// The kernels move each byte once and are bound by memory: so 16 bytes a load, several of them under way in each
+// thread, and enough blocks to fill the device.
 namespace troupe::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr std::int64_t kMaskBlocks = 2048;
-constexpr int kPackBlocksPerItem =
-    32;  // an item of 25 MiB keeps a large device busy; the blocks of a small one leave at once
+constexpr int kAtOnce = 4;  // loads that are under way in a thread of check_kernel
+
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vector {
+  T of[kCount];
+};
+
+template <class T>
+__device__ inline bool is_aligned(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % alignof(T) == 0;
+}
 
 __device__ inline float as_float(float x) { return x; }
 __device__ inline float as_float(__half x) { return __half2float(x); }
@@ -35,17 +43,37 @@ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// Block (b, i) works at item i.
 template <class To, class From>
-__global__ void pack_kernel(To* bucket, const __grid_constant__ PackItems items, float scale) {
-  const int item = static_cast<int>(blockIdx.y);
-  const From* from = static_cast<const From*>(items.sources[item]);
-  To* to = bucket + items.offsets[item];
-  const std::int64_t numel = items.numels[item];
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < numel; i += stride) {
-    to[i] = from_float<To>(__fmul_rn(as_float(from[i]), scale));
+__global__ void __launch_bounds__(kThreads)
+    pack_kernel(To* __restrict__ bucket, const __grid_constant__ PackItems items, float scale) {
+  constexpr int kCount = 16 / sizeof(From), kRounds = kPackNumel / (kCount * kThreads);
+  using Loaded = Vector<From, kCount>;
+  using Stored = Vector<To, kCount>;
+  const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  const int item = item_of_block(items, block);
+  const std::int64_t begin = static_cast<std::int64_t>(block - items.first_blocks[item]) * kPackNumel;
+  const From* __restrict__ from = static_cast<const From*>(items.sources[item]) + begin;
+  To* __restrict__ to = bucket + items.offsets[item] + begin;
+  const int numel = static_cast<int>(min(items.numels[item] - begin, static_cast<std::int64_t>(kPackNumel)));
+  const int vectors = is_aligned<Loaded>(from) && is_aligned<Stored>(to) ? numel / kCount : 0;
+  Loaded loaded[kRounds];
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const int i = round * kThreads + thread;
+    if (i < vectors) loaded[round] = reinterpret_cast<const Loaded*>(from)[i];
   }
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const int i = round * kThreads + thread;
+    if (i >= vectors) continue;
+    Stored stored;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) stored.of[k] = from_float<To>(__fmul_rn(as_float(loaded[round].of[k]), scale));
+    reinterpret_cast<Stored*>(to)[i] = stored;
+  }
+#pragma unroll 4
+  for (int i = vectors * kCount + thread; i < numel; i += kThreads)
+    to[i] = from_float<To>(__fmul_rn(as_float(from[i]), scale));
 }
 
 // The sum over the block's threads, in a fixed order, at thread 0.
@@ -61,21 +89,43 @@ __device__ inline double block_sum(double value, double* shared) {
   return sum;
 }
 
-// Which elements a thread adds, and in which order, follows from the number of blocks alone, which is fixed.
+// Which elements a thread adds, and in which order, follows from the number of blocks, which is fixed, and from whether
+// the data is aligned to 16 bytes.
 template <class T>
-__global__ void check_kernel(T* data, std::int64_t numel, float scale, double* partials) {
+__global__ void __launch_bounds__(kThreads)
+    check_kernel(T* data, std::int64_t numel, float scale, double* __restrict__ partials) {
   __shared__ double shared[kThreads];
+  using Loaded = Vector<T, 16 / sizeof(T)>;
+  constexpr int kCount = 16 / sizeof(T);
   double squares = 0, not_finite = 0;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < numel; i += stride) {
-    T element = data[i];
-    if (scale != 1.0f) {
-      element = from_float<T>(__fmul_rn(as_float(element), scale));
-      data[i] = element;
-    }
+  const auto look = [&](T& element) {
+    if (scale != 1.0f) element = from_float<T>(__fmul_rn(as_float(element), scale));
     const double value = as_float(element);
     squares = __dadd_rn(squares, __dmul_rn(value, value));
     if (!isfinite(value)) not_finite += 1;
+  };
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t vectors = is_aligned<Loaded>(data) ? numel / kCount : 0;
+  auto* wide = reinterpret_cast<Loaded*>(data);
+  for (std::int64_t at = first; at < vectors; at += kAtOnce * stride) {
+    Loaded loaded[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (at + k * stride < vectors) loaded[k] = wide[at + k * stride];
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (at + k * stride >= vectors) continue;
+#pragma unroll
+      for (int e = 0; e < kCount; ++e) look(loaded[k].of[e]);
+      if (scale != 1.0f) wide[at + k * stride] = loaded[k];
+    }
+  }
+  for (std::int64_t i = vectors * kCount + first; i < numel; i += stride) {
+    T element = data[i];
+    look(element);
+    if (scale != 1.0f) data[i] = element;
   }
   squares = block_sum(squares, shared);
   not_finite = block_sum(not_finite, shared);
@@ -113,8 +163,9 @@ __global__ void dropout_kernel(bool* keep, std::int64_t numel, std::uint64_t dro
 }
 
 template <class To>
-void launch_pack(void* bucket, const PackItems& items, Number source_type, float scale, cudaStream_t stream) {
-  const dim3 blocks(kPackBlocksPerItem, static_cast<unsigned>(items.count));
+void launch_pack(void* bucket, PackItems& items, Number source_type, float scale, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(plan_blocks(items));
+  if (blocks == 0) return;
   auto* to = static_cast<To*>(bucket);
   switch (source_type) {
     case Number::f32: pack_kernel<To, float><<<blocks, kThreads, 0, stream>>>(to, items, scale); break;
@@ -125,7 +176,7 @@ void launch_pack(void* bucket, const PackItems& items, Number source_type, float
 
 }  // namespace
 
-int pack(void* bucket, Number bucket_type, const PackItems& items, Number source_type, float scale, void* stream) {
+int pack(void* bucket, Number bucket_type, PackItems& items, Number source_type, float scale, void* stream) {
   if (items.count == 0) return 0;
   auto* on = static_cast<cudaStream_t>(stream);
   switch (bucket_type) {

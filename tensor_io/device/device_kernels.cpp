@@ -70,10 +70,16 @@ void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::sp
 }
 
 void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& result) {
-  if (!flat.is_contiguous() || !is_known(flat.scalar_type()))
+  if (!flat.is_contiguous() || !(is_known(flat.scalar_type()) || flat.scalar_type() == at::kDouble))
     refuse("scale_and_check", std::string("a tensor of ") + c10::toString(flat.scalar_type()));
   if (result.scalar_type() != at::kDouble || result.numel() != 2 || result.device() != flat.device())
     refuse("scale_and_check", "the result is no (2,) f64 there");
+  if (flat.scalar_type() == at::kDouble) {  // the kernel has none
+    if (scale != 1) flat.mul_(scale);
+    result.select(0, 0).copy_(flat.square().sum());
+    result.select(0, 1).copy_(flat.isfinite().logical_not().sum());
+    return;
+  }
   if (flat.is_cuda()) return of_device("scale_and_check", flat).scale_and_check(flat, scale, result);
   with_type("scale_and_check", flat.scalar_type(), [&]<class T>(T) {
     auto* data = flat.data_ptr<T>();

@@ -79,4 +79,8 @@ void host_wait(const DeviceEvent& event, const std::function<void()>& give_up);
 /// How often this process has waited so.
 std::int64_t host_waits() noexcept;
 
+/// Whether `device` refuses a mark in the calling thread's current stream. After a kernel that failed CUDA does so for
+/// as long as the process lives; after a call that was wrong it does not. Never true of the CPU. Does not wait.
+bool has_failed(c10::Device device) noexcept;
+
 }  // namespace troupe

@@ -1,5 +1,7 @@
 #include "tensor_io/memory/memory_shortage.hpp"
 
+#include <c10/core/CachingDeviceAllocator.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -134,6 +136,11 @@ std::string memory_remedy(c10::Device device) {
       "lower batch_size, raise grad_accum_steps, set activation_checkpointing, or shard the model (--strategy fsdp";
   if (device.is_cpu()) return "give the rank more memory (ulimit -v, the container's limit), or " + less + ")";
   return less + ", and with it --fsdp_cpu_offload true)";
+}
+
+void release_cached_memory(c10::Device device) {
+  if (device.is_cpu()) return;
+  if (auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()))) allocator->emptyCache();
 }
 
 ErrorReport out_of_memory(const c10::OutOfMemoryError& error, c10::Device device) {

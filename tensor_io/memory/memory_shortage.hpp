@@ -58,6 +58,10 @@ std::optional<MemoryShortage> last_shortage(c10::Device device);
 /// more do nothing.
 void watch_memory(c10::Device device);
 
+/// LibTorch's allocator of `device` gives back what it keeps for later, so that others than LibTorch find memory there.
+/// Waits for the device. Of the CPU nothing.
+void release_cached_memory(c10::Device device);
+
 /// The operation of a report that says that memory ran out.
 constexpr const char* kOutOfMemory = "out of memory";
 /// What `error`, thrown on a rank that trains on `device`, comes to: the user's, since there is nothing to try again

@@ -32,9 +32,10 @@ int events = 0, pool = 0;
 std::atomic<int> hold_round{0}, released_round{0};
 std::atomic<int> items_read{0};
 std::atomic<std::int64_t> bytes_held{0};
+std::atomic<std::int64_t> bytes_cached{0}, bytes_beside{0}, most_bytes_beside{0}, bytes_there{0};  // there 0: no limit
 std::atomic<bool> holding{false}, failed{false};
 thread_local c10::StreamId current_stream = 0;
-thread_local bool chosen = false;
+thread_local bool chosen = false, failed_here = false;
 const c10::Device kNoDevice(c10::DeviceType::PrivateUse1, 7);  // what is current on a thread that has chosen none
 
 struct Access {
@@ -128,7 +129,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override {
     // LibTorch's CUDA asks in whatever device is current: a thread that chose none would make a context on device 0.
     TORCH_CHECK(chosen, "an event is looked at by a thread that has not chosen its device");
-    if (failed) throw c10::Error({"fake", "fake_device.cpp", 1}, "an illegal memory access was encountered");
+    if (failed || failed_here) throw c10::Error({"fake", "fake_device.cpp", 1}, "an illegal memory access was encountered");
     return event == nullptr || static_cast<FakeEvent*>(event)->round <= released_round;
   }
   double elapsedTime(void* from, void* to, const c10::DeviceIndex) const override {
@@ -151,6 +152,8 @@ void FakeDevice::reset() {
   copying.clear();
   copy_ms = 0;
   fails_at = 0;
+  bytes_there = bytes_cached = 0;
+  most_bytes_beside = bytes_beside.load();
   holding = failed = false;
   released_round = hold_round.load();
 }
@@ -225,6 +228,7 @@ int FakeDevice::items() { return items_read; }
 void FakeDevice::note_item() { ++items_read; }
 
 void FakeDevice::fail() { failed = true; }
+void FakeDevice::fail_here() { failed_here = true; }
 
 std::vector<std::string> FakeDevice::calls() {
   std::lock_guard lock(mutex);
@@ -232,7 +236,22 @@ std::vector<std::string> FakeDevice::calls() {
 }
 
 std::int64_t FakeDevice::bytes() { return bytes_held; }
-void FakeDevice::note_bytes(std::int64_t change) { bytes_held += change; }
+void FakeDevice::note_bytes(std::int64_t change) {
+  bytes_held += change;
+  if (bytes_there != 0) bytes_cached = std::max<std::int64_t>(0, bytes_cached - change);
+}
+
+void FakeDevice::limit_memory(std::int64_t bytes) { bytes_there = bytes; }
+
+bool FakeDevice::take_beside(std::int64_t bytes) {
+  if (bytes > 0 && bytes_there != 0 && bytes_held + bytes_cached + bytes_beside + bytes > bytes_there) return false;
+  bytes_beside += bytes;
+  most_bytes_beside = std::max(most_bytes_beside.load(), bytes_beside.load());
+  return true;
+}
+
+std::int64_t FakeDevice::most_beside() { return most_bytes_beside; }
+void FakeDevice::empty_cache() { bytes_cached = 0; }
 
 void FakeDevice::look_for_races() {
   std::lock_guard lock(mutex);

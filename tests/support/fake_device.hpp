@@ -21,6 +21,8 @@ class FakeDevice {
   static void release();
   /// Every call on an event from now on throws, as on a device that has failed.
   static void fail();
+  /// Those of the calling thread: the device of the rank that it is of.
+  static void fail_here();
   /// `e1 marks s3`, `s5 waits for e1`, in order. s0 is the default stream; streams of high priority are s100 and up.
   static std::vector<std::string> calls();
   /// The calls so far.
@@ -42,6 +44,14 @@ class FakeDevice {
   /// Bytes of its memory that tensors hold now. What the test's NCCL gave is not counted.
   static std::int64_t bytes();
   static void note_bytes(std::int64_t change);
+  /// From now on there are so many bytes. What tensors give back is kept for tensors, as by LibTorch's allocator, until
+  /// that empties its cache; others than LibTorch find what is left beside both. `reset` takes the limit away.
+  static void limit_memory(std::int64_t bytes);
+  /// For another than LibTorch (NCCL): whether there was room. Taken until it is given back with a negative number.
+  static bool take_beside(std::int64_t bytes);
+  /// The most that take_beside has given out at once.
+  static std::int64_t most_beside();
+  static void empty_cache();
   /// From now on accesses of copies, which all operators are made of here, are held against the order that events give
   /// the streams, as PyTorch's torch.cuda._sanitizer does. For one rank in the process: the default stream is one,
   /// whoever uses it.

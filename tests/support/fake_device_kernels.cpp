@@ -11,6 +11,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/library.h>
 
 #include <new>
@@ -32,7 +33,7 @@ void free_memory(void* data) {
   ::operator delete (head, std::align_val_t{kHead});
 }
 
-class FakeMemory final : public c10::Allocator {
+class FakeMemory final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     FakeDevice::note_allocation(static_cast<std::int64_t>(bytes));
@@ -44,9 +45,16 @@ class FakeMemory final : public c10::Allocator {
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_memory; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override { FakeDevice::empty_cache(); }
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override {}
 };
 
 FakeMemory fake_memory;
+REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &fake_memory)
 
 at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                  std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {

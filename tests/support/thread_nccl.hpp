@@ -22,7 +22,7 @@ namespace troupe::test {
 /// NCCL's contract between threads of one process, on the host's memory: groups end at once and go on in the
 /// background, a rank whose peer is gone gets remote_error, an abort frees its own rank. The conformance suite runs
 /// over it, and so checks what NcclCommunicator makes of NCCL's calls; it says nothing about NCCL.
-class ThreadNccl final : public NcclApi {
+class ThreadNccl : public NcclApi {
  public:
   int version() override { return 22809; }
   NcclResult unique_id(std::string* id) override {
@@ -111,12 +111,20 @@ class ThreadNccl final : public NcclApi {
     return NcclResult::in_progress;
   }
 
+  /// Averages of so many elements or more were asked for: NVLS and symmetric kernels know sums alone.
+  std::int64_t averages_from(std::size_t count) const {
+    std::lock_guard lock(averages_mutex_);
+    return std::count_if(averages_.begin(), averages_.end(), [&](auto other) { return other >= count; });
+  }
+
   NcclResult all_reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, NcclComm comm,
                         NcclStream) override {
+    note_average(op, count);
     return enqueue(comm, [=](Comm& own) { own.reduce(input, 0, output, count, type, op); });
   }
   NcclResult reduce_scatter(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, NcclComm comm,
                             NcclStream) override {
+    note_average(op, count);
     return enqueue(comm, [=](Comm& own) {
       own.reduce(input, static_cast<std::size_t>(own.rank) * count * bytes_of(type), output, count, type, op);
     });
@@ -181,6 +189,14 @@ class ThreadNccl final : public NcclApi {
   }
 
  private:
+  void note_average(NcclOp op, std::size_t count) {
+    std::lock_guard lock(averages_mutex_);
+    if (op == NcclOp::avg) averages_.push_back(count);
+  }
+
+  mutable std::mutex averages_mutex_;
+  std::vector<std::size_t> averages_;  // of how many elements
+
   struct Comm;
   struct Letter {
     const void* data;

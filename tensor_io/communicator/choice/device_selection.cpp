@@ -49,14 +49,17 @@ c10::Device choose_device(const CommunicatorSettings& settings, const DeviceFact
            "'" + wanted + "' is not there: this machine has " + devices(facts.count) + ", numbered from 0",
            "use a lower number");
   }
-  const bool enough = fixed < 0 ? place.local_world_size <= facts.count : place.local_world_size == 1;
+  const bool enough = place.local_world_size == 1 || (fixed < 0 && place.local_world_size <= facts.count);
   if (!enough && place.shares_process) {
     if (automatic) return c10::kCPU;  // a simulated cluster is for tests
     refuse(ErrorCode::usage,
            std::to_string(place.local_world_size) + " ranks of one process want " + devices(facts.count),
            "NCCL tells ranks on one device apart by process: use troupe launch, or --device cpu");
   }
-  if (!enough && !settings.share_device) {
+  // A launcher may show each process a device of its own, as Slurm does with --gpus-per-task=1: all have number 0, and
+  // NCCL finds out whether they are one.
+  const bool shown_one = facts.count == 1;
+  if (!enough && !shown_one && !settings.share_device) {
     refuse(ErrorCode::usage,
            std::to_string(place.local_world_size) + " ranks on this host want " +
                (fixed < 0 ? devices(facts.count) : "one device, " + wanted),

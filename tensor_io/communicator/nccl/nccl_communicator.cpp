@@ -10,6 +10,7 @@
 #include "tensor_io/communicator/nccl/nccl_types.hpp"
 #include "tensor_io/device/accelerator.hpp"
 #include "tensor_io/device/device_graph.hpp"
+#include "tensor_io/memory/memory_shortage.hpp"
 
 namespace troupe {
 namespace {
@@ -282,8 +283,12 @@ at::Tensor NcclCommunicator::do_allocate(std::int64_t bytes, const CollectiveRec
   window->device = options().device;
   {
     const CurrentStream place(stream_);  // NCCL takes the current device
-    if (const auto result = life_->api().memory(&window->data, static_cast<std::size_t>(bytes));
-        result != NcclResult::success) {
+    auto result = life_->api().memory(&window->data, static_cast<std::size_t>(bytes));
+    if (result == NcclResult::unhandled_cuda_error) {  // as it says when the rest of the memory is kept by LibTorch
+      release_cached_memory(options().device);
+      result = life_->api().memory(&window->data, static_cast<std::size_t>(bytes));
+    }
+    if (result != NcclResult::success) {
       auto report =
           nccl_failure(result, "memory of " + std::to_string(bytes) + " bytes", life_->api().last_error(nullptr));
       report.remedy =

@@ -64,11 +64,13 @@ ErrorReport nccl_failure(NcclResult result, const std::string& call, const std::
       report.remedy =
           "look at NCCL_SOCKET_IFNAME, the network between the hosts, and the limits of open files and locked memory";
       break;
-    case NcclResult::unhandled_cuda_error:
-      report.code = ErrorCode::internal;
-      report.remedy =
-          "the device or its driver has failed, or its memory is full: nvidia-smi, dmesg (Xid), NCCL_DEBUG=WARN";
+    case NcclResult::unhandled_cuda_error: {
+      const bool full = detail.find("out of memory") != std::string::npos;
+      report.code = full ? ErrorCode::unavailable : ErrorCode::device_lost;
+      report.remedy = full ? "the device's memory is full: lower batch_size, or shard the model (--strategy fsdp)"
+                           : "the device or its driver has failed: nvidia-smi, dmesg (Xid), NCCL_DEBUG=WARN";
       break;
+    }
     case NcclResult::invalid_argument:
     case NcclResult::invalid_usage:
       report.code = ErrorCode::internal;

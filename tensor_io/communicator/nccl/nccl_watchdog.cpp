@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "tensor_io/memory/failure_report.hpp"
+
 namespace troupe {
 namespace {
 
@@ -26,7 +28,9 @@ void NcclFlights::stop() noexcept {
 
 void NcclFlights::add(const CollectiveRecord& record, const DeviceStream& stream, std::vector<at::Tensor> tensors,
                       const DeviceStream* user) {
+  std::vector<at::Tensor> over;  // dropped outside of the lock
   std::lock_guard lock(mutex_);
+  over.swap(over_);
   if (spare_.empty()) spare_.emplace_back(options_.device);
   auto event = std::move(spare_.back());
   spare_.pop_back();
@@ -37,7 +41,6 @@ void NcclFlights::add(const CollectiveRecord& record, const DeviceStream& stream
 }
 
 void NcclFlights::look() {
-  std::vector<at::Tensor> over;  // let go of outside of the lock
   std::optional<ErrorReport> failure;
   {
     std::lock_guard lock(mutex_);
@@ -45,17 +48,13 @@ void NcclFlights::look() {
     try {
       while (!flights_.empty() && flights_.front().end.done()) {
         auto& first = flights_.front();
-        for (auto& tensor : first.tensors) over.push_back(std::move(tensor));
+        for (auto& tensor : first.tensors) over_.push_back(std::move(tensor));
         spare_.push_back(std::move(first.end));
         flights_.pop_front();
       }
-    } catch (const std::exception&
-                 error) {  // c10::Error: the device has failed, and whatever is asked of it fails from now on
-      failure =
-          ErrorReport{.code = ErrorCode::internal,
-                      .operation = flights_.front().record.describe(),
-                      .cause = std::string("the device has failed: ") + error.what(),
-                      .remedy = "this process cannot use it again; CUDA_LAUNCH_BLOCKING=1 shows which kernel it was"};
+    } catch (const std::exception& error) {
+      failure = failure_report(error, options_.device, {.code = ErrorCode::internal});
+      failure->operation = flights_.front().record.describe();
     }
     if (!failure && options_.background_failure) failure = options_.background_failure();
     if (!failure && !flights_.empty() && options_.now() - flights_.front().launched > options_.timeout) {

@@ -19,7 +19,8 @@ namespace troupe {
 /// The collectives that are in the stream and not over. A device says nothing when a peer does not come: so one thread
 /// looks, each 10 ms while there are any, whether the oldest has its deadline behind it, or NCCL an error. It also
 /// keeps the tensors alive until they are no longer used, by their events: what LibTorch's record_stream would do by
-/// holding memory back, of which nobody knows how long.
+/// holding memory back, of which nobody knows how long. It does not drop them itself: to free memory of NCCL's waits for
+/// all that the device does, a collective that hangs included, and the deadline would not be seen.
 class NcclFlights {
  public:
   struct Options {
@@ -37,10 +38,11 @@ class NcclFlights {
   NcclFlights& operator=(const NcclFlights&) = delete;
 
   /// What `stream` holds by now is `record`'s, and uses `tensors`. `user`, where there is one, waits for its end: here,
-  /// since a flight that is over may be looked at, and its event be gone, before this returns.
+  /// since a flight that is over may be looked at, and its event be gone, before this returns. Drops the tensors of
+  /// flights that are over.
   void add(const CollectiveRecord& record, const DeviceStream& stream, std::vector<at::Tensor> tensors,
            const DeviceStream* user = nullptr);
-  /// Lets go of what is over, and says what has failed. Nothing a second time.
+  /// Finds what is over, and says what has failed. Nothing a second time.
   void look();
   std::size_t count() const;
   /// After an abort: nothing is waited for any more, but memory stays until the device says that it is not used.
@@ -63,6 +65,7 @@ class NcclFlights {
   // Guarded by mutex_.
   std::deque<Flight> flights_;      // in launch order, which is the stream's
   std::vector<DeviceEvent> spare_;  // events are made once
+  std::vector<at::Tensor> over_;    // of flights that are over
   bool failed_ = false, stopping_ = false;
   std::thread thread_;
 };

@@ -5,6 +5,7 @@
 #include "actors/block/block.hpp"
 #include "tensor_io/memory/memory_shortage.hpp"
 #include "tests/support/fake_device.hpp"
+#include "tests/support/limited_nccl.hpp"
 #include "tests/support/small_training.hpp"
 #include "tests/support/thread_nccl.hpp"
 
@@ -94,6 +95,26 @@ std::vector<std::string> starve(const std::string& strategy, Place place) {
   });
 }
 
+// A few steps on two ranks.
+std::vector<std::string> train_limited() {
+  SmallTraining training("ddp", 2);
+  auto& cluster = training.jobs;
+  cluster.options.device = FakeDevice::device();
+  cluster.options.nccl = std::make_shared<troupe::test::LimitedNccl>();
+  return cluster.run([&](RankSystem& system) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+    auto& compute = system.compute();
+    const auto model = std::make_shared<HungryModelImpl>();
+    compute.distribute(model);
+    const auto optimizer = make_optimizer(OptimizerOptions{}, one_group(*model));
+    for (int step = 0; step < 4; ++step) {
+      compute.seed_forward();
+      compute.backward(model->forward(small_batch(step).first.to(FakeDevice::device())).square().mean(), 16);
+      compute.step(*optimizer, 0.01);
+    }
+  });
+}
+
 void check_told(const std::vector<std::string>& errors, const std::vector<std::string>& held) {
   REQUIRE((errors.size() == 2));
   INFO(errors[0]);
@@ -157,4 +178,13 @@ TEST_CASE("[L05] a device without memory for a unit that is gathered ends the jo
   CHECK_THAT(errors[static_cast<std::size_t>(hungry)],
              Catch::StartsWith(report) && Catch::Contains("asked for on fake:0") && Catch::Contains("Troupe holds: "));
   CHECK_THAT(errors[static_cast<std::size_t>(1 - hungry)], Catch::Contains(report));
+}
+
+TEST_CASE("[L03] buckets find the memory that LibTorch keeps for later") {
+  FakeDevice::reset();
+  constexpr std::int64_t kRoom = 1 << 20;
+  FakeDevice::limit_memory(FakeDevice::bytes() + kRoom);
+  (void)at::empty({kRoom}, at::TensorOptions().dtype(at::kByte).device(FakeDevice::device()));  // and given back
+  CHECK(joined(train_limited()) == "");
+  FakeDevice::reset();
 }

@@ -1,12 +1,14 @@
 // The kernels' twins on the CPU; what the device makes of the same numbers: tests/gpu.
 #include "tensor_io/device/device_kernels.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include <torch/torch.h>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/cuda/device_kernels_cuda.hpp"  // plain types: nothing of CUDA
 #include "tests/catch.hpp"
 
 using namespace troupe;
@@ -25,6 +27,22 @@ TEST_CASE("[T01] pack casts, scales and rounds once, and leaves the gaps alone")
     expected.narrow(0, offsets[i], sources[i].numel()).copy_((sources[i].to(at::kFloat) * 0.125f).to(to).view(-1));
   }
   CHECK(torch::equal(bucket, expected));
+}
+
+TEST_CASE("[T01] the device's pack gives each element to one block, and a large item as many blocks as it needs") {
+  cuda::PackItems items{};
+  const std::vector<std::int64_t> numels = {1, cuda::kPackNumel, 0, cuda::kPackNumel + 1, 38'597'376, 7};
+  for (const auto numel : numels) items.numels[items.count++] = numel;
+  const int blocks = cuda::plan_blocks(items);
+  std::vector<std::int64_t> packed(numels.size(), 0);
+  for (int block = 0; block < blocks; ++block) {
+    const int item = cuda::item_of_block(items, block);
+    const std::int64_t begin = std::int64_t{block - items.first_blocks[item]} * cuda::kPackNumel;
+    REQUIRE(begin == packed[static_cast<std::size_t>(item)]);
+    packed[static_cast<std::size_t>(item)] += std::min<std::int64_t>(items.numels[item] - begin, cuda::kPackNumel);
+  }
+  CHECK((packed == numels));
+  CHECK(blocks == 1 + 1 + 2 + 4712 + 1);
 }
 
 TEST_CASE("[T01] pack refuses what does not fit") {

@@ -56,6 +56,13 @@ TEST_CASE("[L03] more ranks than devices is an error that says the numbers, unle
   CHECK((chosen("cuda:1", two, {0, 4}, true) == "cuda:1"));
 }
 
+TEST_CASE("[L03] processes that see one device each take it: NCCL knows whether it is the same one") {
+  const DeviceFacts one{true, 1, ""};
+  CHECK((chosen("auto", one, {3, 4}) == "cuda:0"));
+  CHECK((chosen("cuda:0", one, {3, 4}) == "cuda:0"));
+  CHECK((chosen("auto", one, {1, 2, true}) == "cpu"));
+}
+
 TEST_CASE("[L03] simulated ranks have devices of their own, or none") {
   const DeviceFacts two{true, 2, ""};
   CHECK((chosen("auto", two, {1, 2, true}) == "cuda:1"));
