@@ -1,5 +1,5 @@
 """Called by MkDocs. Two kinds of files that lie outside of docs/ become part of the site, so that every link in it has an end that the
-build has seen: what a page links to by ../PATH (a source, shown as a page of its own), and doxygen's reference, in api/. A program and
+build has seen: what a page links to above docs/ (a source, shown as a page of its own), and doxygen's reference, in api/. A program and
 its twin in Python take the place of `<!-- beside: PATH -->`.
 """
 import pathlib
@@ -12,9 +12,15 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 API = ROOT / "build/docs/api"
-LINK = re.compile(r"\]\(\.\./([\w./-]+)(#[\w-]+)?\)")
+LINK = re.compile(r"\]\((\.\./[\w./-]+)(#[\w-]+)?\)")
 BESIDE = re.compile(r"<!-- beside: ([\w./-]+) -->")
 LANGUAGES = {".cpp": "cpp", ".hpp": "cpp", ".md": None, ".py": "python", ".toml": "toml", ".txt": "text", ".cmake": "cmake", "": "text"}
+
+
+def outside(page, link):
+    """What a page of docs/ links to, from the sources' root; None if that is another page of docs/."""
+    path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link))
+    return None if path.startswith("docs/") else path
 
 
 def page_of(path):
@@ -35,11 +41,14 @@ def source_page(path):
 
 def on_files(files, config):
     wanted = set()
-    for page in (ROOT / "docs").glob("*.md"):
-        for path, _ in LINK.findall(page.read_text()):
+    for page in (ROOT / "docs").rglob("*.md"):
+        for link, _ in LINK.findall(page.read_text()):
+            path = outside(page.relative_to(ROOT / "docs").as_posix(), link)
+            if path is None:
+                continue
             if not (ROOT / path).exists():
                 raise PluginError(f"{page.relative_to(ROOT)} links to {path}, which is not there")
-            wanted.add(posixpath.normpath(path))
+            wanted.add(path)
     for path in sorted(wanted):
         files.append(File.generated(config, page_of(path), content=source_page(path)))
     if not (API / "html/index.html").exists():
@@ -61,7 +70,12 @@ def beside(marker):
 
 
 def on_page_markdown(markdown, page, config, files):
-    if page.file.src_uri.startswith("source/"):
+    uri = page.file.src_uri
+    if uri.startswith("source/"):
         return markdown
-    markdown = BESIDE.sub(beside, markdown)
-    return LINK.sub(lambda link: f"]({page_of(posixpath.normpath(link[1]))}{link[2] or ''})", markdown)
+
+    def to_source(link):
+        path = outside(uri, link[1])
+        return link[0] if path is None else f"]({posixpath.relpath(page_of(path), posixpath.dirname(uri) or '.')}{link[2] or ''})"
+
+    return LINK.sub(to_source, BESIDE.sub(beside, markdown))
