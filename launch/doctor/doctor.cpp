@@ -20,8 +20,9 @@ namespace troupe {
 const char* const kDoctorHelp =
     "usage: troupe doctor [--hosts FILE|a:8,b:8] [FLAGS]\n"
     "\n"
-    "Looks for what would keep a job from running, on this machine and on every host of the list: limits, memory, "
-    "disk, clocks, names, ssh, equal builds, and the speed of every link. It prints one line for each finding.\n"
+    "Looks for problems that would keep a job from running, on this machine and on every host of the list. It checks "
+    "limits, memory, disk, clocks, names, ssh, equal builds, and the speed of every link. It prints one line for each "
+    "finding.\n"
     "\n"
     "  --hosts FILE|LIST    a host file, or the list itself\n"
     "  --run-dir DIR        where the job will write (default: runs)\n"

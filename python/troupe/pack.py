@@ -22,7 +22,7 @@ def main(arguments=None):
     parser.add_argument("--file_samples", metavar="N", type=int, help="samples of a file (default: about 64 MiB)")
     parser.add_argument("--workers", metavar="N", type=int, default=0, help="processes that read samples (default: this one)")
     parser.add_argument("--passes", metavar="N", type=int, default=1, help="for random augmentation: pack the training data N times; epoch e "
-                        "reads pass e modulo N")
+                        "reads pass e modulo N (default: 1)")
     options = parser.parse_args(arguments)
     quiet()
     try:
