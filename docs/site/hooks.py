@@ -12,13 +12,19 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 API = ROOT / "build/docs/api"
-LINK = re.compile(r"\]\(\.\./([\w./-]+)(#[\w-]+)?\)")
+LINK = re.compile(r"\]\(((?:\.\./)+[\w./-]+)(#[\w-]+)?\)")
 BESIDE = re.compile(r"<!-- beside: ([\w./-]+) -->")
 LANGUAGES = {".cpp": "cpp", ".hpp": "cpp", ".md": None, ".py": "python", ".toml": "toml", ".txt": "text", ".cmake": "cmake", "": "text"}
 
 
 def page_of(path):
     return f"source/{path}.md" if not path.endswith(".md") else f"source/{path}"
+
+
+def path_outside(link, page):
+    """What a page of docs/ (`reference/cli.md`) links to, if it is not in docs/ itself: a path from the top."""
+    path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link))
+    return None if path.startswith("docs/") else path
 
 
 def source_page(path):
@@ -28,18 +34,19 @@ def source_page(path):
         return f"# {path}\n\nThe folder `{path}` of the sources has:\n\n" + "".join(f"- `{entry}`\n" for entry in entries)
     text = file.read_text()
     if file.suffix == ".md":
-        return LINK.sub(r"](\1)", re.sub(r"\]\((?!https?:)[^)]*\)", "]", text).replace("![", "["))
+        return re.sub(r"\]\((?!https?:)[^)]*\)", "]", text).replace("![", "[")
     fence = "`" * (max((len(ticks) for ticks in re.findall(r"`{3,}", text)), default=3) + 1)
     return f"# {path}\n\n{fence}{LANGUAGES.get(file.suffix, 'text')}\n{text}\n{fence}\n"
 
 
 def on_files(files, config):
     wanted = set()
-    for page in (ROOT / "docs").glob("*.md"):
-        for path, _ in LINK.findall(page.read_text()):
-            if not (ROOT / path).exists():
+    for page in [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/reference").glob("*.md")]:
+        for link, _ in LINK.findall(page.read_text()):
+            path = path_outside(link, page.relative_to(ROOT / "docs").as_posix())
+            if path and not (ROOT / path).exists():
                 raise PluginError(f"{page.relative_to(ROOT)} links to {path}, which is not there")
-            wanted.add(posixpath.normpath(path))
+            wanted |= {path} - {None}
     for path in sorted(wanted):
         files.append(File.generated(config, page_of(path), content=source_page(path)))
     if not (API / "html/index.html").exists():
@@ -63,5 +70,10 @@ def beside(marker):
 def on_page_markdown(markdown, page, config, files):
     if page.file.src_uri.startswith("source/"):
         return markdown
-    markdown = BESIDE.sub(beside, markdown)
-    return LINK.sub(lambda link: f"]({page_of(posixpath.normpath(link[1]))}{link[2] or ''})", markdown)
+    here = page.file.src_uri
+
+    def to_source_page(link):
+        path = path_outside(link[1], here)
+        return f"]({posixpath.relpath(page_of(path), posixpath.dirname(here))}{link[2] or ''})" if path else link[0]
+
+    return LINK.sub(to_source_page, BESIDE.sub(beside, markdown))
