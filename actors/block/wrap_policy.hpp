@@ -28,6 +28,7 @@ struct WrapPolicy {
 /// Throws Error(usage) naming what is wrong in `text`.
 WrapPolicy parse_wrap_policy(std::string_view text);
 
+/// A parameter of a unit.
 struct UnitParameter {
   std::string name;                  ///< path in the model, the first one where it has several
   at::Tensor tensor;                 ///< the live one

@@ -54,7 +54,7 @@ struct MetricRecord {
   std::vector<SectionTimes> ranks;  ///< by rank: means of a step; empty: not known
 
   // Of a start, an event and an end.
-  std::string event;  ///< membership, notice, skipped, warning, trace
+  std::string event;  ///< membership, notice, skipped, warning, after_save, trace
   std::string text;   ///< the reason, the notice, the error; of an end: empty where the run was not ended by one
   std::uint64_t generation = 0;  ///< of the membership; 0: not known
   double stalled_ms = 0;         ///< of a membership: from the news until rank 0 could go on; 0: not known

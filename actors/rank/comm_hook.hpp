@@ -38,12 +38,14 @@ struct BucketView {
 class CommHook {
  public:
   virtual ~CommHook() = default;
+  /// Turns `bucket.flat` from the gradients of this rank into their average over all ranks.
   virtual void reduce(BucketView& bucket, Communicator& communicator) = 0;
   /// The reducer has failed, in this hook or elsewhere: whoever waits for what `reduce` would do is to be freed.
   /// Reducer's thread.
   virtual void give_up() noexcept {}
   /// What must be in a checkpoint for a bit-equal resume (error feedback). Called between steps.
   virtual NamedTensors state() { return {}; }
+  /// Takes back what `state` returned.
   virtual void load_state(const NamedTensors&) {}
   /// `step` was given up after some or all of its buckets were reduced, and comes again or is skipped: the state goes
   /// back to what it was before it. Called between steps.
@@ -53,6 +55,7 @@ class CommHook {
   virtual void hand_over(Communicator&) {}
 };
 
+/// Makes a rank's hook.
 using CommHookFactory = std::function<std::shared_ptr<CommHook>(const StrategyOptions&)>;
 
 }  // namespace troupe

@@ -23,6 +23,7 @@ class Snapshots;
 /// strategy.
 class StrategyCapabilities {
  public:
+  /// One capability: the object that has it, or why it is refused.
   template <class Capability>
   struct Entry {
     Capability* object = nullptr;
@@ -38,10 +39,12 @@ class StrategyCapabilities {
   /// For a strategy around another: these, and of `inner` whatever is neither here nor refused here.
   StrategyCapabilities over(const StrategyCapabilities& inner) const;
 
+  /// The object that has the capability; nullptr: there is none.
   template <class Capability>
   Capability* get() const noexcept {
     return std::get<Entry<Capability>>(entries_).object;
   }
+  /// Removes the capability; `why` is a literal for the error of an option that needs it.
   template <class Capability>
   void refuse(const char* why) noexcept {
     std::get<Entry<Capability>>(entries_) = {nullptr, why};
@@ -52,6 +55,7 @@ class StrategyCapabilities {
     const auto* said = std::get<Entry<Capability>>(entries_).refused;
     return said == nullptr ? otherwise : said;
   }
+  /// All capabilities, also those that are not there.
   const Entries& entries() const noexcept { return entries_; }
 
  private:

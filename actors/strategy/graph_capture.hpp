@@ -24,7 +24,9 @@ class GraphCapture {
   /// Nothing of it is to be handed on. end_capture, also after an exception, says what a replay's `on_replay` is to do;
   /// `on_replay` comes in the place of autograd and end_backward.
   virtual void begin_capture(DeviceGraph& graph) = 0;
+  /// Ends the capture. Returns what `on_replay` gets.
   virtual std::shared_ptr<const HostPart> end_capture() = 0;
+  /// Comes in the place of autograd and end_backward when the graph is replayed.
   virtual void on_replay(const HostPart& part) = 0;
 
  protected:

@@ -18,6 +18,7 @@ class SavedState {
   /// Facts that a bit-equal resume needs (the bucket plan), and their return. load_state comes after attach. A resume
   /// adds `step`, the number of steps done.
   virtual std::map<std::string, std::string> state() { return {}; }
+  /// Takes back what `state` returned; called after attach.
   virtual void load_state(const std::map<std::string, std::string>& /*state*/) {}
   /// Collective. What this rank writes of the job's state: `model.<parameter or buffer>`,
   /// `optimizer.<parameter>.<moment>`. The parts of all ranks are disjoint and complete. They may be views of live

@@ -62,6 +62,7 @@ class Strategy {
  public:
   Strategy();
   virtual ~Strategy();
+  /// For logs and errors.
   virtual std::string name() const = 0;
   /// One line for the log.
   virtual std::string describe() const { return name(); }
@@ -100,10 +101,12 @@ class Strategy {
 
   /// Between steps: what roll_back goes back to.
   virtual void set_rollback_point() = 0;
+  /// A step begins; it may have begun before and been given up.
   virtual void begin_step(std::int64_t step) = 0;
   /// `synchronise`: the last micro-batch of the step, whose gradients complete the buckets. `weight` 0: this rank only
   /// joins in.
   virtual void begin_backward(bool synchronise, double weight) = 0;
+  /// Backward of the micro-batch is over.
   virtual void end_backward() = 0;
   /// Waits until the gradients of the step are the average over all ranks.
   virtual GradientSummary reduce_gradients() = 0;
@@ -111,6 +114,7 @@ class Strategy {
   virtual std::int32_t find_not_finite() { return -1; }
   /// Global L2 norm of the reduced gradients: the same bits on every rank.
   virtual double gradient_norm() = 0;
+  /// Multiplies the reduced gradients.
   virtual void scale_gradients(double factor) = 0;
   /// After the vote, local. `used` on any rank: others keep an undefined gradient. `rebuild`: rank 0 asked for buckets
   /// in the new order. `commit`: the buffers that forward changed stay; otherwise they go back to what they were at the
@@ -133,18 +137,22 @@ class Strategy {
   std::unique_ptr<ReplicatedState> replicated_state_;
 };
 
+/// Makes a rank's strategy.
 using StrategyFactory = std::function<std::unique_ptr<Strategy>(StrategyContext)>;
 
 /// Registration by name; a user's own may be added before the job starts. Throws Error(usage) naming the nearest known
 /// one.
 void register_strategy(const std::string& name, const std::string& description, StrategyFactory factory);
+/// The strategy that the options name. Throws Error(usage) for an unknown name.
 std::unique_ptr<Strategy> make_strategy(StrategyContext context);
 std::map<std::string, std::string> strategies();  ///< name -> description
 
 /// What makes the strategy of a job that changes its strategy while it runs (option: switch_at).
 void register_strategy_switch(StrategyFactory factory);
 
+/// Adds a communication hook under a name for `--comm_hook`, before the job starts.
 void register_comm_hook(const std::string& name, CommHookFactory factory);
+/// The communication hook that the options name. Throws Error(usage) for an unknown name.
 std::shared_ptr<CommHook> make_comm_hook(const StrategyOptions& options);
 
 }  // namespace troupe

@@ -27,18 +27,19 @@ namespace fs = std::filesystem;
 constexpr const char* kHelp =
     "usage: troupe checkpoint VERB PATH ...\n"
     "\n"
-    "  ls DIR                 the checkpoints in a directory: step, size, which is the latest and the best\n"
-    "  inspect PATH           what a checkpoint, or a .safetensors or torch.save file, holds: every tensor with dtype "
-    "and shape\n"
-    "  verify PATH            read everything and compare every hash: one checkpoint, or all of a directory; exit code "
-    "65 if one is bad\n"
-    "  convert FROM TO        the model's tensors as one file: TO ends in .safetensors, or in .pt for Python's "
+    "  ls DIR             the checkpoints in a directory: step, size, which is the latest and the best\n"
+    "  inspect PATH       what a checkpoint, or a .safetensors or torch.save file, holds: every tensor with dtype and "
+    "shape\n"
+    "  verify PATH        read everything and compare every hash, of one checkpoint or of all in a directory\n"
+    "  convert FROM TO    write the model's tensors into one file: TO ends in .safetensors, or in .pt for Python's "
     "torch.load\n"
-    "      --all              the optimizer's tensors, too, all under their full names\n"
+    "  --all              convert: also the optimizer's tensors, all under their full names\n"
     "\n"
-    "PATH: a step-... folder, a directory of checkpoints (its latest), DIR/best, a folder of somebody else's "
-    "safetensors files, or a file.\n"
-    "example: troupe checkpoint convert runs/demo/checkpoints model.safetensors\n";
+    "PATH is a step-... folder, a directory of checkpoints (its latest is used), DIR/best, a folder of safetensors "
+    "files, or a file.\n"
+    "\n"
+    "exit code: 0, or 65 if a checkpoint is bad, or 2 if PATH is not there\n"
+    "example: troupe checkpoint convert runs/latest/checkpoints model.safetensors\n";
 
 std::string human_bytes(std::uint64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};

@@ -23,12 +23,14 @@ constexpr const char* kPlaceholder = "my_project";
 constexpr const char* kNewHelp =
     "usage: troupe new DIR\n"
     "\n"
-    "Writes a project of your own into a new folder: CMakeLists.txt, main.cpp (a model, its data, its loss), "
-    "train.toml, hosts.example,\n"
-    ".gitignore and README.md. It is named after the folder, builds against this Troupe, and trains on the digits that "
-    "come with it.\n"
+    "Writes a project into a new folder: CMakeLists.txt, main.cpp (a model, its data, its loss), train.toml, "
+    "hosts.example, .gitignore and README.md. The project is named after the folder, builds against this Troupe, and "
+    "trains on the digits that come with it.\n"
     "\n"
-    "example: troupe new ~/digits\n";
+    "  DIR   a folder that is new or empty\n"
+    "\n"
+    "exit code: 0, or 2 if the folder holds files\n"
+    "example: troupe new my_digits\n";
 
 std::string named(std::string text, const std::string& name) {
   for (auto at = text.find(kPlaceholder); at != std::string::npos; at = text.find(kPlaceholder, at + name.size()))

@@ -16,15 +16,14 @@ namespace {
 constexpr const char* kReportHelp =
     "usage: troupe report [RUN] [--out FILE] [--baseline RUN]\n"
     "\n"
-    "One HTML page about a run, whole in itself: loss, where the time of a step goes, exposed communication, how equal "
-    "the ranks are, "
-    "idle\n"
-    "share, failures and recoveries, and advice.\n"
+    "Writes one HTML page about a run: loss, where the time of a step goes, exposed communication, how equal the ranks "
+    "are, idle share, failures and recoveries, and advice. The page needs no other file.\n"
     "\n"
-    "  RUN              the run's folder (runs/latest)\n"
-    "  --out FILE       the page (RUN/report.html)\n"
-    "  --baseline RUN   the same work with fewer ranks, one say: scaling efficiency is measured against it\n"
+    "  RUN              the folder of the run (default: runs/latest)\n"
+    "  --out FILE       the page (default: RUN/report.html)\n"
+    "  --baseline RUN   the same work with fewer ranks; scaling efficiency is measured against it\n"
     "\n"
+    "exit code: 0, or 65 if the folder holds no run\n"
     "example: troupe report runs/latest\n";
 
 struct Words {

@@ -14,6 +14,7 @@
 
 namespace troupe {
 
+/// The value of a program's own setting.
 using ConfigValue = std::variant<bool, std::int64_t, double, std::string>;
 
 /// Every setting of a run, flat: `config.lr`. The file, the flags, the environment, `--help`, `--print-config`, the
@@ -47,6 +48,7 @@ struct Config : DataOptions, CommunicatorSettings, OptimizerOptions, TrainingOpt
     return *value;
   }
 
+  /// A setting of the program's own.
   struct Declared {
     std::string help;   ///< for --help
     ConfigValue value;  ///< the default, then what was set
@@ -66,12 +68,14 @@ enum class ConfigAction { run, help, print_config };
 /// variable or flag), the field, what is allowed, and the nearest known name for an unknown one. Arguments that are no
 /// flags are refused. `help_topic`: the word behind --help, if the caller has help on one setting; see config_help_on.
 ConfigAction parse_config(Config& config, int argc, const char* const* argv, std::string* help_topic = nullptr);
-/// The file alone, and one value alone, with the same errors.
+/// Reads the file alone, with the same errors.
 void read_config_file(Config& config, const std::string& path);
+/// Sets one value from its text; `source` names where it came from.
 void set_config_value(Config& config, const std::string& name, const std::string& text, const std::string& source);
 
 /// TOML that reads back equal, with the source of each value as a comment.
 std::string config_to_toml(const Config& config);
+/// The settings as one JSON object.
 std::string config_to_json(const Config& config);
 /// Each setting's value, as a person would write it.
 std::map<std::string, std::string> config_texts(const Config& config);

@@ -16,13 +16,14 @@ namespace {
 constexpr const char* kHelp =
     "usage: troupe drain HOST [RUN]\n"
     "\n"
-    "The ranks of a host leave their job after the step that they are in, with nothing lost, and the others go on.\n"
-    "To be started on the launcher's host. SIGTERM to the host's agent (`troupe node`), or to the `troupe launch` of\n"
-    "a node that is not the first, does the same.\n"
+    "The ranks of a host finish their step and leave the job. No step is lost, and the other ranks go on. Run it on "
+    "the host of the launcher. SIGTERM does the same if it is sent to the host's agent (`troupe node`), or to the "
+    "`troupe launch` of a node that is not the first.\n"
     "\n"
-    "  HOST  as in the host list\n"
-    "  RUN   the run's folder (runs/latest)\n"
+    "  HOST   the name of the host in the host list\n"
+    "  RUN    the folder of the run (default: runs/latest)\n"
     "\n"
+    "exit code: 0, or 2 if the job has no such host, or 69 if no job of yours has this folder\n"
     "example: troupe drain gpu7\n";
 
 }  // namespace

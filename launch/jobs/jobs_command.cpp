@@ -31,21 +31,23 @@ namespace fs = std::filesystem;
 constexpr const char* kPsHelp =
     "usage: troupe ps\n"
     "\n"
-    "This user's jobs on this host: the run's folder, the launcher's process, since when, ranks, steps done,\n"
-    "the command.\n"
+    "Lists your jobs on this host: the folder of the run, the launcher's process, when it started, ranks, steps done, "
+    "and the command.\n"
     "\n"
+    "exit code: 0\n"
     "example: troupe ps\n";
 
 constexpr const char* kAttachHelp =
     "usage: troupe attach [RUN] [--lines N]\n"
     "\n"
-    "Shows what a job prints that was started with `troupe launch --detach`, until it ends, or how it has\n"
-    "ended; the exit code is the job's.\n"
-    "Ctrl-C stops the job as at its own terminal: it finishes the step and saves. Ctrl-\\ leaves it alone.\n"
+    "Shows what a job of `troupe launch --detach` prints, until the job ends. If the job is over, it shows the last "
+    "lines. Ctrl-C stops the job as in its own terminal: the ranks finish the step and save. Ctrl-\\ ends attach and "
+    "leaves the job alone.\n"
     "\n"
-    "  RUN        the run's folder (runs/latest)\n"
-    "  --lines N  how much to show of what it has printed already (20)\n"
+    "  RUN          the folder of the run (default: runs/latest)\n"
+    "  --lines N    earlier lines to show first (default 20)\n"
     "\n"
+    "exit code: that of the job; 0 after Ctrl-\\; 69 if no job of yours has this folder\n"
     "example: troupe attach runs/latest\n";
 
 std::string since_text(std::chrono::system_clock::time_point since) {

@@ -43,7 +43,9 @@ class BatchStream {
     BatchStream* stream_ = nullptr;
     std::shared_ptr<const Batch> batch_;
   };
+  /// The first call waits for the first batch.
   Iterator begin() { return Iterator(this); }
+  /// The end of the range.
   Iterator end() { return {}; }
 
  private:

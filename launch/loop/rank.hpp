@@ -78,7 +78,8 @@ class Rank {
   Rank(caf::actor_system& system, Config config, RankSystemOptions options);
   ~Rank();
 
-  /// They change when ranks are lost, replaced or added: between two steps, inside `step`.
+  /// Its number, from 0. It and `world_size` change when ranks are lost, replaced or added: between two steps, inside
+  /// `step`.
   int rank() const noexcept;
   int world_size() const noexcept;                       ///< ranks that train now
   bool is_main() const noexcept { return rank() == 0; }  ///< rank 0, which prints and saves what is one for all
@@ -156,8 +157,8 @@ class Rank {
   void backward(const at::Tensor& mean, const CorrectSamples& correct = 0.0) { backward(Loss(mean, correct)); }
   /// Of a batch that is not the loader's: its samples, and Compute::backward's weight.
   void backward(const Loss& loss, double samples, double weight);
-  /// A strategy that orders a step's forwards and backwards itself (pipeline), or cuda_graphs: call run_micro_batches
-  /// in the place of backward.
+  /// Whether run_micro_batches is to be called in the place of backward: by a strategy that orders a step's forwards
+  /// and backwards itself (pipeline), and by cuda_graphs.
   bool orders_micro_batches() const;
   /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy.
   /// `forward` is called for each of them, perhaps several times, and may exit by StageEnded, Troupe's own exception:
@@ -213,8 +214,8 @@ class Rank {
   void state(const std::string& name, T& value) {
     add_state(name, access_to(value));
   }
-  /// In a program's own loop, too: through the loader or uneven batches. Before the loop; they take the place of those
-  /// before.
+  /// Functions that the loop calls at its places. In a program's own loop, too: through the loader or uneven batches.
+  /// Before the loop; they take the place of those before.
   void set_callbacks(Callbacks callbacks);
   /// The whole model's parameters and buffers by their names on `root`, in memory of their own; nothing elsewhere.
   /// Whatever the strategy: of a sharded one the parts are sent there. Collective, between steps.
@@ -248,6 +249,7 @@ class Rank {
 
   /// Collectives for the program's own use, in the same order on every rank.
   Communicator& communicator();
+  /// In place, over all ranks; see Communicator::all_reduce.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = "user") {
     communicator().all_reduce(tensor, op, label);
   }
@@ -256,11 +258,12 @@ class Rank {
     communicator().reduce(tensor, root, op, label);
   }
   void barrier() { communicator().barrier("user"); }  ///< waits for all ranks
-  /// Any type that cereal serialises; indexed by rank. gather: empty except on `root`.
+  /// The objects of all ranks, by rank: of any type that cereal serialises.
   template <class T>
   std::vector<T> all_gather_object(const T& object) {
     return unpack<T>(communicator().all_gather_bytes(pack(object), "object"));
   }
+  /// As all_gather_object, for `root` alone; empty elsewhere.
   template <class T>
   std::vector<T> gather_object(const T& object, int root = 0) {
     return unpack<T>(communicator().gather_bytes(pack(object), root, "object"));
@@ -280,13 +283,15 @@ class Rank {
     if (objects.empty()) return std::nullopt;
     return fold(std::move(objects), combine);
   }
+  /// The object of `root`, on all ranks.
   template <class T>
   T broadcast_object(const T& object, int root = 0) {
     return unpack<T>({communicator().broadcast_bytes(pack(object), root, "object")}).front();
   }
 
-  /// Steps of an epoch and of the run, known once a loader was made.
+  /// Optimizer steps of an epoch, known once a loader was made.
   std::int64_t steps_per_epoch() const noexcept;
+  /// Optimizer steps of the whole run, known once a loader was made.
   std::int64_t total_steps() const noexcept;
   /// Takes checkpoint_dir for this job before anything is loaded, where the config has checkpoints saved. For who keeps
   /// them; rank 0 of a job that begins does it. Throws Error(usage) where the job is not resumed and another run's

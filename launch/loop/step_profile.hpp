@@ -10,12 +10,13 @@ namespace troupe {
 /// Where the time of one rank's steps went: sums over all its steps, and a table of their means for `--profile`. Pure.
 class StepProfile {
  public:
-  /// `compute_ms`: from a batch's arrival to the end of its backward, over all micro-batches.
+  /// Adds a step. `compute_ms`: from a batch's arrival to the end of its backward, over all micro-batches.
   void add(const StepReport& report, double compute_ms);
   /// One line for each part, in ms a step and in percent. The parts add up to the step; the reducer works beside them.
   std::string table() const;
-  /// As Rank::overlap and Rank::exposed_communication.
+  /// As Rank::overlap.
   double overlap() const noexcept { return reduce_ms_ > 0 ? hidden_ms_ / reduce_ms_ : 1; }
+  /// As Rank::exposed_communication.
   double exposed_communication() const noexcept { return step_ms_ > 0 ? (exposed_ms_ + inside_ms_) / step_ms_ : 0; }
   std::int64_t steps() const noexcept { return steps_; }  ///< counted so far
   /// Another rank's steps, or another life's.
@@ -35,19 +36,24 @@ class StepProfile {
 /// after a run. Any thread.
 class ProcessProfile {
  public:
+  /// Adds one rank's steps.
   void add(const StepProfile& rank);
+  /// Forgets all steps.
   void reset();
+  /// The sum so far.
   StepProfile get() const;
 
  private:
   mutable std::mutex mutex_;
   StepProfile sum_;  // guarded by mutex_
 };
+/// The profile of this process.
 ProcessProfile& profile_of_process();
 
 /// Of the last troupe::main or troupe::run of this process, all its ranks together; see Rank::overlap,
 /// Rank::exposed_communication.
 inline double overlap() { return profile_of_process().get().overlap(); }
+/// As `overlap`: see Rank::exposed_communication.
 inline double exposed_communication() { return profile_of_process().get().exposed_communication(); }
 
 }  // namespace troupe

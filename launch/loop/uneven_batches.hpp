@@ -81,10 +81,12 @@ class UnevenBatches final : private UnevenLoop {
     UnevenBatches* owner_;
     bool ended_ = false;
   };
+  /// Begins the loop; collective.
   Iterator begin() {
     next_.emplace(std::begin(batches_));
     return Iterator(this);
   }
+  /// The end of the range.
   End end() const noexcept { return {}; }
 
  private:

@@ -8,6 +8,7 @@ class Module;
 
 namespace troupe {
 
+/// How `load_weights` matches names.
 struct LoadOptions {
   std::string rename;          ///< `old=new,...`: a name that begins with `old` begins with `new` instead
   bool allow_missing = false;  ///< what only the file or only the model has, or in another shape, is left as it is

@@ -34,6 +34,7 @@ class ParameterMatch {
       (!std::constructible_from<std::string, Given>)ParameterMatch(Given test)
       : test_(std::move(test)) {}
 
+  /// The text; empty if there is a function.
   const std::string& text() const noexcept { return text_; }
   const Test& test() const noexcept { return test_; }  ///< empty: the text says it
 
@@ -48,6 +49,7 @@ struct ParameterRule {
   double lr_scale = 1;       ///< multiplies the scheduled rate
   double weight_decay = -1;  ///< negative: the config's, or none where no_decay says so
 };
+/// Rules in the order in which they are tried.
 using ParameterRules = std::vector<ParameterRule>;
 
 /// The parameters that require a gradient, in groups by `rules` and the options' no_decay, for make_optimizer. A

@@ -32,15 +32,13 @@ constexpr const char* kTopHelp =
     "usage: troupe top [RUN | --port N] [--once]\n"
     "\n"
     "Follows a run in a terminal: loss, throughput, exposed communication, queues between actors, membership, "
-    "failures. It reads the "
-    "run's\n"
-    "metrics.jsonl and asks nothing of the job.\n"
+    "failures. It reads metrics.jsonl in the folder of the run and does not disturb the job.\n"
     "\n"
-    "  RUN      the run's folder (runs/latest)\n"
-    "  --port N the run's --metrics_port on this host, or the end of an ssh -L: for a folder that can't be read from "
-    "here\n"
-    "  --once   shows it once and ends; so does a pipe\n"
+    "  RUN         the folder of the run (default: runs/latest)\n"
+    "  --port N    the metrics_port of the run on this host or at the end of an ssh -L, if the folder cannot be read\n"
+    "  --once      show the run once and end; the default in a pipe\n"
     "\n"
+    "exit code: 0, or 65 if the folder holds no run, or 69 if the port does not answer\n"
     "example: troupe top runs/latest\n";
 
 std::string share_text(double value) {

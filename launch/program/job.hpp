@@ -9,6 +9,7 @@
 
 namespace troupe {
 
+/// The data of a job.
 struct Datasets {
   std::shared_ptr<const Dataset> train;     ///< drawn from by the sampler
   std::shared_ptr<const Dataset> held_out;  ///< may be empty: no validation

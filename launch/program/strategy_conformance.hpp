@@ -19,6 +19,7 @@ struct ConformanceOptions {
   std::function<void(const std::string&)> log;  ///< told what is run; may be empty
 };
 
+/// What `strategy_conformance` found.
 struct ConformanceReport {
   std::vector<std::string> failures;  ///< each with what was done, and what came of it
   int jobs = 0;                       ///< that were run

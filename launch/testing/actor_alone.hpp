@@ -40,16 +40,27 @@ class ActorStage {
   ActorStage(const ActorStage&) = delete;
   ActorStage& operator=(const ActorStage&) = delete;
 
+  /// The actor system.
   caf::actor_system& system() noexcept;
+  /// Notes when `actor` ends; `reason` is then asked why.
   void watch(const caf::strong_actor_ptr& actor, std::function<std::string()> reason);
+  /// A peer of that name, which keeps what it is sent.
   caf::strong_actor_ptr peer(const std::string& name);
+  /// Runs until there is nothing to do.
   void run();
+  /// Moves the clock on, and runs what is due.
   void advance(std::chrono::nanoseconds time);
+  /// The time that has passed on the clock.
   std::chrono::nanoseconds time() const;
+  /// All messages to peers so far.
   const std::vector<SentToPeer>& sent() const noexcept;
+  /// Whether the watched actor has ended.
   bool ended() const noexcept;
+  /// Why the watched actor ended.
   const std::string& reason() const noexcept;
+  /// Sends a question, runs, and returns the answer.
   caf::message ask(const caf::strong_actor_ptr& actor, caf::message question);
+  /// Sends a message in the name of the peer `from`, and runs.
   void send(const caf::strong_actor_ptr& actor, caf::message content, const std::string& from);
 
  private:
@@ -134,6 +145,7 @@ class ActorAlone {
   std::chrono::nanoseconds time() const { return stage_.time(); }         ///< that has passed since it was made
   bool ended() const noexcept { return stage_.ended(); }                  ///< it has quit, or a handler threw
   const std::string& reason() const noexcept { return stage_.reason(); }  ///< of its end; what a handler threw
+  /// The actor's handle.
   const Handle& handle() const noexcept { return handle_; }
 
  private:

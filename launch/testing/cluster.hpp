@@ -13,6 +13,7 @@
 
 namespace troupe::testing {
 
+/// The size and the order of a Cluster.
 struct ClusterOptions {
   int hosts = 1;
   int ranks_per_host = 2;
@@ -36,6 +37,7 @@ class Weights {
  public:
   Weights() = default;
   explicit Weights(NamedTensors tensors) : tensors_(std::move(tensors)) {}
+  /// All tensors.
   const NamedTensors& tensors() const noexcept { return tensors_; }
   const at::Tensor& at(const std::string& name) const;  ///< throws Error(usage)
   /// The first difference, for a person; empty: they are equal.
@@ -46,6 +48,7 @@ class Weights {
   NamedTensors tensors_;
 };
 
+/// A membership that the job had.
 struct SeenMembership {
   std::uint64_t generation = 0;
   std::vector<int> slots;        ///< by rank
@@ -55,6 +58,7 @@ struct SeenMembership {
 /// What came of a job.
 class TrainedRun {
  public:
+  /// The exit code that a process of this job would have; 0: it ended well.
   int exit_code() const noexcept { return code_; }
   const std::string& error() const noexcept {
     return error_;
@@ -65,8 +69,10 @@ class TrainedRun {
   /// Steps that were applied, in their order, from 1: one that comes twice was run again after all went back to a
   /// snapshot.
   const std::vector<std::int64_t>& steps() const noexcept { return steps_; }
+  /// All memberships, in their order.
   const std::vector<SeenMembership>& memberships() const noexcept { return memberships_; }
   const std::vector<std::string>& log(Rank rank) const;  ///< its lines, of all its lives
+  /// The coordinator's lines.
   const std::vector<std::string>& coordinator_log() const noexcept { return coordinator_log_; }
   /// Between ranks, agents and coordinator, and between strategies and their own actors, in their order.
   const std::vector<SentMessage>& messages() const noexcept { return messages_; }
@@ -106,6 +112,7 @@ std::string same_weights(const TrainedRun& run, const TrainedRun& undisturbed);
 /// The same but for the weights: for strategies whose ranks differ, so that one which dies takes something with it.
 std::string same_steps(const TrainedRun& run, const TrainedRun& undisturbed);
 
+/// What `explore` found.
 struct Exploration {
   int runs = 0;
   std::string wrong;  ///< of the first run that failed, with as few faults as still fail; empty: none did
@@ -150,7 +157,9 @@ class Cluster {
   Cluster& reorder(Message message);
   /// Faults that have been planned.
   const std::vector<ClusterFault>& faults() const noexcept { return faults_; }
+  /// Plans a fault.
   Cluster& add(ClusterFault fault);
+  /// Forgets all planned faults.
   Cluster& clear();
 
   /// Throws Error(usage) where a fault never came, though the job ended with 0: the test would have tested nothing.

@@ -6,9 +6,11 @@
 
 namespace troupe::testing {
 
+/// A rank, by its number when the job begins.
 struct Rank {
   int number = 0;  ///< as the job begins
 };
+/// A host of the cluster.
 struct Host {
   int number = 0;  ///< from 0, where the coordinator is
 };
@@ -18,6 +20,7 @@ struct At {
   std::int64_t step = 0;  ///< from 0
   int life = 0;           ///< 0: the rank's first one; 1: of the one that takes its place
 };
+/// A factor, for Cluster::slow.
 struct Times {
   double factor = 1;
 };
@@ -51,6 +54,7 @@ struct ClusterFault {
   Host host = {}, other = {};   ///< of cut
   Message message = {};         ///< of drop, delay, reorder
   std::string to_code() const;  ///< `cluster.kill(Rank{1}, At{"vote", 7});`
+  /// Whether the fault is one of a message.
   bool hits_message() const noexcept { return kind >= Kind::drop; }
 };
 

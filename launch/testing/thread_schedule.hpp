@@ -5,6 +5,7 @@
 
 namespace troupe::testing {
 
+/// The seed and the limits of a ThreadSchedule.
 struct ThreadScheduleOptions {
   std::uint64_t seed = 0;
   /// Of the calls that may hand on without a need to (a lock that is free, a signal): the share at which they do.
@@ -37,6 +38,7 @@ class ThreadSchedule {
 
   /// Of the order so far: two runs with the same one had the same threads do the same calls in the same order.
   std::uint64_t fingerprint() const;
+  /// How often one thread has handed on to another.
   std::uint64_t switches() const;
   std::chrono::nanoseconds now() const;  ///< since its construction
 };

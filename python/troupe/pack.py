@@ -18,11 +18,11 @@ def main(arguments=None):
                                      "--data_dir FOLDER`. Run again, it goes on where it was interrupted.")
     parser.add_argument("source", metavar="SOURCE.py:DATASET", help="a data set, a pair (train, held_out), or a function that returns one of them. "
                         "A sample is a tuple (input, target) or a dict of tensors, arrays or numbers")
-    parser.add_argument("-o", "--output", metavar="FOLDER", required=True)
+    parser.add_argument("-o", "--output", metavar="FOLDER", required=True, help="the folder to write")
     parser.add_argument("--file_samples", metavar="N", type=int, help="samples of a file (default: about 64 MiB)")
     parser.add_argument("--workers", metavar="N", type=int, default=0, help="processes that read samples (default: this one)")
     parser.add_argument("--passes", metavar="N", type=int, default=1, help="for random augmentation: pack the training data N times; epoch e "
-                        "reads pass e modulo N")
+                        "reads pass e modulo N (default: 1)")
     options = parser.parse_args(arguments)
     quiet()
     try:

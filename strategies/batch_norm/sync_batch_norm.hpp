@@ -27,6 +27,7 @@ class SynchronisedStatistics {
   /// Only the first `samples` of a batch count, in the statistics and in the gradient; negative: all. 0: this rank has
   /// run out of data and only joins in.
   void count_samples(std::int64_t samples) { counted_ = samples; }
+  /// Whether the statistics are those of several ranks, or of counted samples.
   bool synchronised() const { return communicator_ && (communicator_->world_size() > 1 || counted_ >= 0); }
 
  protected:
@@ -83,18 +84,22 @@ class BatchNormImplBase : public torch::nn::BatchNormImplBase<Dims, Derived>, pu
   }
 };
 
+/// A batch norm for inputs with any number of dimensions.
 class BatchNormImpl : public BatchNormImplBase<0, BatchNormImpl> {
  public:
   using BatchNormImplBase<0, BatchNormImpl>::BatchNormImplBase;
 };
+/// torch::nn::BatchNorm1d with statistics over all ranks.
 class BatchNorm1dImpl : public BatchNormImplBase<1, BatchNorm1dImpl> {
  public:
   using BatchNormImplBase<1, BatchNorm1dImpl>::BatchNormImplBase;
 };
+/// torch::nn::BatchNorm2d with statistics over all ranks.
 class BatchNorm2dImpl : public BatchNormImplBase<2, BatchNorm2dImpl> {
  public:
   using BatchNormImplBase<2, BatchNorm2dImpl>::BatchNormImplBase;
 };
+/// torch::nn::BatchNorm3d with statistics over all ranks.
 class BatchNorm3dImpl : public BatchNormImplBase<3, BatchNorm3dImpl> {
  public:
   using BatchNormImplBase<3, BatchNorm3dImpl>::BatchNormImplBase;

@@ -30,6 +30,7 @@ struct StageInstruction {
 /// What one rank does in a step, in this order.
 using StageSchedule = std::vector<StageInstruction>;
 
+/// The size of a pipeline and of its step.
 struct PipelineShape {
   int ranks = 1;          ///< of the pipeline
   int micro_batches = 1;  ///< of a step

@@ -27,6 +27,7 @@ enum class ErrorCode : std::uint8_t {
   device_lost,  ///< the GPU or its driver failed: this process cannot use it again, another one may (exit 70)
 };
 
+/// The name of the code as messages have it: `bad data`.
 std::string_view to_string(ErrorCode code) noexcept;
 
 /// What a failure says: who, where in the run, doing what, why, and what to do now. Empty and negative fields are not
@@ -57,7 +58,9 @@ class Error : public std::runtime_error {
   explicit Error(ErrorReport report);
   Error(ErrorCode code, std::string operation, std::string cause, std::string remedy = {});
 
+  /// All fields of the error.
   const ErrorReport& report() const noexcept { return report_; }
+  /// The code of the report.
   ErrorCode code() const noexcept { return report_.code; }
 
  private:

@@ -40,7 +40,9 @@ struct TraceEvent {
   std::int32_t stream = -1;
   std::int64_t correlation = -1;
 
+  /// Copies the name, cut to its room.
   void set_name(std::string_view text) noexcept;
+  /// Copies the detail, cut to its room.
   void set_detail(std::string_view text) noexcept;
 };
 
@@ -50,8 +52,11 @@ class TraceRecorder;
 class TraceTrack {
  public:
   TraceTrack(std::string name, TraceRecorder& recorder) : name_(std::move(name)), recorder_(recorder) {}
+  /// The name of the track.
   const std::string& name() const noexcept { return name_; }
+  /// Whether the recorder records now.
   inline bool recording() const noexcept;
+  /// When the recorder began, on the steady clock.
   std::int64_t began_ns() const noexcept;
   /// The calling thread is the one that adds.
   void set_thread() noexcept;
@@ -77,15 +82,20 @@ class TraceRecorder {
   static constexpr std::int64_t kLimit = 200'000;
   explicit TraceRecorder(std::int64_t limit = kLimit) : limit_(limit) {}
 
+  /// Begins to record.
   void start();
+  /// Stops recording; what was recorded stays.
   void stop() { recording_.store(false, std::memory_order_release); }
+  /// Whether it records now.
   bool recording() const noexcept { return recording_.load(std::memory_order_acquire); }
+  /// When recording began, on the steady clock.
   std::int64_t began_ns() const noexcept { return began_ns_.load(std::memory_order_relaxed); }
   /// Made where there is none. Lives as long as the recorder.
   TraceTrack& track(std::string_view name);
   /// Whose thread joined with that number (TraceTrack::is_of_thread); nullptr: nobody's.
   TraceTrack* track_of_thread(std::int64_t id);
 
+  /// The events of all tracks.
   struct Recorded {
     std::vector<std::pair<std::string, std::vector<TraceEvent>>> tracks;  ///< in the order in which they were made
     std::int64_t dropped = 0;

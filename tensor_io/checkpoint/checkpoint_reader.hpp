@@ -11,11 +11,13 @@
 
 namespace troupe {
 
+/// The largest state of a rank in a checkpoint.
 inline constexpr std::uint64_t kMaxRankStateBytes = std::uint64_t{16} << 20;
 
 /// Whether there is a checkpoint's manifest in the folder.
 bool is_checkpoint(const std::string& folder);
 
+/// A checkpoint that was not used, and why.
 struct RefusedCheckpoint {
   std::string path;
   std::string reason;  ///< names file and cause
@@ -40,6 +42,7 @@ CheckpointChoice choose_checkpoint(const std::string& directory, const std::stri
 /// throws what is to be said otherwise.
 void refuse_checkpoint(CheckpointChoice& choice, const std::string& path, const Error& error);
 
+/// What `load_checkpoint` read.
 struct LoadResult {
   TrainingState state;
   std::string path;                        ///< of the checkpoint that was read
@@ -51,6 +54,7 @@ struct LoadResult {
 /// is good. Any thread.
 LoadResult load_checkpoint(const std::string& directory, const std::string& selector);
 
+/// What `verify_checkpoint` found.
 struct VerifiedCheckpoint {
   Manifest manifest;
   std::uint64_t bytes = 0;

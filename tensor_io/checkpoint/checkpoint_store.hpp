@@ -23,10 +23,14 @@ std::shared_ptr<FolderLock> lock_directory(const std::string& directory);
 
 /// `step-00001200`; and back, nothing where the name is another.
 std::string step_folder_name(std::int64_t step);
+/// The step of a folder `step-00001200`; nothing for another name.
 std::optional<std::int64_t> parse_step_folder_name(std::string_view name);
 
+/// A checkpoint's manifest.
 inline constexpr std::string_view kManifestFile = "manifest.json";
+/// The beginning of the name of a folder that is being written or removed.
 inline constexpr std::string_view kTemporaryPrefix = ".tmp-";
+/// The beginning of the name of a checkpoint that is being replaced.
 inline constexpr std::string_view kReplacedPrefix = ".old-";
 
 /// One try to save a step; ranks write their parts into its folder until one of them publishes it.
@@ -39,6 +43,7 @@ struct SaveAttempt {
   std::string folder_name() const;
 };
 
+/// A checkpoint in a directory.
 struct CheckpointEntry {
   std::int64_t step = 0;
   std::string path;  ///< the folder; one that is being replaced counts where the new one is not there yet

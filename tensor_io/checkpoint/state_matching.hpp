@@ -16,6 +16,7 @@ struct StateDifference {
       renamed;                         ///< saved name, live name: the only ones left over with their shape and dtype
   std::vector<std::string> different;  ///< name and the two shapes, or dtypes
 
+  /// Whether nothing differs.
   bool empty() const noexcept { return missing.empty() && extra.empty() && renamed.empty() && different.empty(); }
   /// The first three of each kind, and how many more there are.
   std::string describe() const;

@@ -25,6 +25,7 @@ class NcclApi;
 /// `avg` divides the sum by the number of ranks. On bool, sum is or, product is and; avg is for floating point only.
 enum class ReduceOp : std::uint8_t { sum = 1, avg, min, max, product };
 
+/// `sum`, `avg`, `min`, `max` or `product`.
 std::string_view to_string(ReduceOp op) noexcept;
 
 /// How to build a communicator. All ranks pass the same `name`, `world_size`, `backend` and `timeout`.
@@ -87,6 +88,7 @@ class Communicator {
                       std::string_view label = {});
   /// input (numel,) -> output (world_size * numel,), in rank order.
   void all_gather(const at::Tensor& output, const at::Tensor& input, std::string_view label = {});
+  /// In place: the tensor of `root` on all ranks.
   void broadcast(const at::Tensor& tensor, int root = 0, std::string_view label = {});
   /// In place on `root`; unchanged elsewhere.
   void reduce(const at::Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::sum, std::string_view label = {});
@@ -98,13 +100,16 @@ class Communicator {
   void all_to_all(const at::Tensor& output, const at::Tensor& input, std::string_view label = {});
   /// Point to point, matched in the order of the calls between the two ranks; send waits until recv has the data.
   void send(const at::Tensor& tensor, int destination, std::string_view label = {});
+  /// In place: the tensor that `source` sends to this rank.
   void recv(const at::Tensor& tensor, int source, std::string_view label = {});
+  /// Waits until all ranks of the group are here.
   void barrier(std::string_view label = {});
 
   /// Bytes of any length, another one on each rank; the result is indexed by rank.
   std::vector<std::string> all_gather_bytes(std::string_view bytes, std::string_view label = {});
   /// The result is empty except on `root`.
   std::vector<std::string> gather_bytes(std::string_view bytes, int root = 0, std::string_view label = {});
+  /// The bytes of `root`, on all ranks.
   std::string broadcast_bytes(std::string bytes, int root = 0, std::string_view label = {});
 
   /// Zeroed memory, 64-byte aligned, that collectives of this communicator use without staging (collective: every rank
@@ -139,6 +144,7 @@ class Communicator {
   void abort(const ErrorReport& reason) noexcept;
 
   CollectiveLedger& ledger() noexcept { return *ledger_; }  ///< of what this rank has called, and where it waits
+  /// The same ledger, for a thread that may outlive the communicator.
   std::shared_ptr<CollectiveLedger> shared_ledger() const noexcept { return ledger_; }
 
  protected:

@@ -14,6 +14,7 @@ namespace troupe {
 /// same order, shapes and dtypes.
 Batch stack(const std::vector<Example>& examples, const std::string& dataset = "data set");
 
+/// How `pad_to_longest` pads.
 struct PadOptions {
   std::map<std::string, double> values = {};  ///< by field, where it is not 0: `{{"labels", -100}}`
   /// Name of the mask that is added, (n, longest) bool: true is a sample's own, false is padding. As bool it is what

@@ -66,6 +66,7 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual std::int64_t size() const = 0;  ///< samples
+  /// One sample, the same on any thread for the same index and context.
   virtual Example get(std::int64_t index, const SampleContext& context) const = 0;
   /// How samples become a batch: its fields, not its index. By default `stack` (collate.hpp), which wants equal names,
   /// shapes and dtypes; override it with `pad_to_longest` or with code of your own. Not for data sets that override
@@ -92,6 +93,7 @@ class Dataset {
   /// For the line at a run's start (data_line.hpp): what the files were read as; of held-out data, how it was chosen.
   /// Its reader sets it before any other thread sees the data set. Empty: the name stands there.
   const std::string& description() const noexcept { return description_; }
+  /// Sets the description.
   void set_description(std::string text) { description_ = std::move(text); }
 
  private:

@@ -24,10 +24,12 @@ struct TokenOptions {
 /// moved on by one. No sample crosses from one shard into the next.
 class TokenDataset final : public Dataset {
  public:
+  /// A text or a token shard.
   struct Source {
     std::string name;
     std::string text;  // bytes, or
     std::shared_ptr<const TokenShard> shard;
+    /// Tokens in it.
     std::int64_t tokens() const { return shard ? shard->tokens() : static_cast<std::int64_t>(text.size()); }
   };
   using Sources = std::shared_ptr<const std::vector<Source>>;

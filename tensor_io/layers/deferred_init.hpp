@@ -34,6 +34,7 @@ auto deferred_init(Build&& build) {
   return std::forward<Build>(build)();
 }
 
+/// Whether the tensor has no memory yet.
 bool is_deferred(const at::Tensor& tensor);
 /// Gives the tensor, and all that share its storage, memory and values. Does nothing where it has them.
 void materialize(const at::Tensor& tensor);

@@ -38,12 +38,14 @@ class DropoutDraws {
     explicit Replaying(DropoutDraws& draws);
   };
 
+  /// What one mask was drawn by.
   struct Draw {
     std::uint64_t key = 0, subsequence = 0;
   };
   /// For a layer: the draw to use instead of its own, if one is being replayed. Throws Error(usage) where there were
   /// fewer the first time.
   static const Draw* replayed();
+  /// For a layer: notes its draw, if draws are being recorded.
   static void note(Draw draw);
 
  private:

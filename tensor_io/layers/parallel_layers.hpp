@@ -27,6 +27,7 @@ struct ParameterCut {
   std::int64_t stack = 1;
   int ranks = 1, rank = 0;
 
+  /// Neighbouring rows or columns that one rank holds.
   struct Run {
     std::int64_t whole = 0, own = 0,
                  length = 0;  ///< where it begins in the whole parameter and in the rank's, along `dim`
@@ -53,6 +54,7 @@ class LinearImpl : public torch::nn::LinearImpl {
     split_ = split;
     group_ = std::move(group);
   }
+  /// How the layer is shared.
   LayerSplit split() const noexcept { return split_; }
   /// A pipeline cuts backward in two (DeferredWeights).
   void may_defer_weight(bool may) noexcept { may_defer_ = may; }
@@ -77,6 +79,7 @@ class EmbeddingImpl : public torch::nn::EmbeddingImpl {
   /// ranks, C).
   at::Tensor scores(const at::Tensor& x);
 
+  /// The weight is this rank's rows now; `group` is the communicator of this generation.
   void share(LayerSplit split, TensorParallel group) {
     split_ = split;
     group_ = std::move(group);
@@ -91,7 +94,9 @@ TORCH_MODULE(Embedding);
 /// Where tokens are shared out: with sequence parallel (B, T, ...) -> (B, T / ranks, ...), else nothing happens.
 class TokenSplitImpl : public torch::nn::Module {
  public:
+  /// With sequence parallel this rank's tokens of `x`, else `x`.
   at::Tensor forward(const at::Tensor& x) { return group_.sequence ? split_tokens(x, group_) : x; }
+  /// `group` is the communicator of this generation.
   void share(TensorParallel group) { group_ = std::move(group); }
 
  private:

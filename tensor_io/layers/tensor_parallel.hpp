@@ -12,7 +12,9 @@ struct TensorParallel {
   std::shared_ptr<Communicator> communicator;
   bool sequence = false;  ///< between the shared layers each rank has its own part of the tokens (dimension 1)
 
+  /// Ranks that share the layers; 1: nothing is shared.
   int ranks() const noexcept { return communicator ? communicator->world_size() : 1; }
+  /// This rank in the group.
   int rank() const noexcept { return communicator ? communicator->rank() : 0; }
 };
 

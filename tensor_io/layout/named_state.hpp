@@ -32,6 +32,7 @@ struct TensorPart {
   std::vector<std::int64_t> shape;         ///< of the block
   std::vector<at::Tensor> pieces;          ///< one behind the other, each in row-major order, they are the block
 
+  /// The size of the block.
   std::size_t bytes() const;
 };
 

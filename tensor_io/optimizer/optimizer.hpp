@@ -52,6 +52,7 @@ class Optimizer {
   /// Copies values in; creates state that does not exist yet. Throws Error(mismatch) for a missing or unknown name or
   /// another shape.
   virtual void load_state(const NamedTensors& state) = 0;
+  /// The parameter groups.
   virtual const std::vector<ParameterGroup>& groups() const = 0;
   /// For an update that is made elsewhere, and not by step: all parameters, with the live tensors, which may be given
   /// other memory (set_data). Who makes an update writes new values and adds 1 to `step`. Empty where there is more to

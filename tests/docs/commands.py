@@ -28,7 +28,7 @@ FOREIGN = {"apt-get", "awk", "cat", "cd", "cmake", "cp", "ctest", "curl", "docke
 # Flags of others that pages name in `code`.
 FOREIGN_FLAGS = {"--no-python", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--no-deps", "--strict",
                  "--prefix", "--install", "--rdzv-backend", "--rdzv-endpoint", "--standalone", "--max-restarts", "--test-dir", "--cap-add", "--gpus",
-                 "--ntasks-per-node", "--signal"}
+                 "--ntasks-per-node", "--signal", "--preserve-status", "--write"}
 
 
 def lines_of(block):
@@ -66,9 +66,7 @@ class Programs:
     def flags_of_verb(self, verb):
         if verb in ("compile", "pack"):  # in Python: their help wants PyTorch
             return set(re.findall(r'"(-o|--[a-z][\w-]*)"', (blocks.ROOT / f"python/troupe/{verb}.py").read_text()))
-        # A verb without a help of its own answers with an error; its flags are then those of the page of all verbs.
-        own = self.troupe(verb, "--help") if verb in ("launch", "checkpoint", "doctor", "debug", "attach", "train") else ""
-        return set(re.findall(r"--[a-z][\w-]*", own + self.troupe("--help"))) | {"--once", "-n"}
+        return set(re.findall(r"--[a-z][\w-]*", self.troupe(verb, "--help") + self.troupe("--help"))) | {"-n"}
 
     def program(self, name):
         known = {"train": "image_classifier", "image_classifier": "image_classifier"}
@@ -90,7 +88,7 @@ class Programs:
 
     def all_flags(self):
         flags = {flag for name in ("train", "gpt") for flag in self.flags_of_program(name)}
-        for verb in ("launch", "doctor", "debug", "checkpoint", "attach", "compile", "pack"):
+        for verb in self.verbs() - {"help", "coordinator", "node"}:
             flags |= {flag.replace("-", "_") for flag in self.flags_of_verb(verb)}
         return flags | {flag.replace("-", "_") for flag in self.dev_flags() | FOREIGN_FLAGS}
 

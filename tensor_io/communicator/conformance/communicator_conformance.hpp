@@ -27,6 +27,7 @@ struct CommunicatorConformanceOptions {
   std::function<void(const std::string&)> log;  ///< gets a line for each group that is run; may be empty
 };
 
+/// What `communicator_conformance` found.
 struct CommunicatorConformanceReport {
   std::vector<std::string> failures;  ///< each with the check, the group's size, the rank and what it found
   int groups = 0;                     ///< that were run
