@@ -85,6 +85,8 @@ MetricRecord record_of(const MetricsReport& report) {
   record.add("loss_metrics/global_max_loss", w.samples > 0 ? w.max_loss : std::numeric_limits<double>::quiet_NaN());
   record.add("grad_norm", w.last_norm);
   record.add("memory/max_resident(GiB)", report.max_resident_gib);
+  record.add("memory/max_active(GiB)", report.max_active_gib);
+  record.add("memory/max_reserved(GiB)", report.max_reserved_gib);
   record.add("throughput(tps)", w.samples_per_second() * static_cast<double>(report.tokens_per_sample));
   record.add("throughput(samples/s)", w.samples_per_second());
   record.add("throughput(steps/s)", w.steps_per_second());

@@ -58,6 +58,8 @@ struct MetricsReport {
   std::int64_t tokens_per_sample = 0;  ///< 0: the data has no tokens
   double seconds_left = -1;            ///< of the run, at its pace so far; below 0: not known
   double max_resident_gib = 0;         ///< of this process; 0: not known
+  double max_active_gib = 0;           ///< of its device: in tensors, at most so far; 0 on the CPU
+  double max_reserved_gib = 0;         ///< ... and kept by LibTorch's allocator
   double wall_time = 0;                ///< seconds since 1970
   int world_size = 1;
   std::int64_t sent_ns = 0;  ///< steady clock

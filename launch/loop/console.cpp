@@ -68,6 +68,7 @@ std::string train_line(const MetricsReport& report) {
                                static_cast<long long>(report.total_steps), loss_of(w).c_str());
   if (w.last_norm != 0) line += formatted("  grad_norm %.4g", w.last_norm);
   if (report.max_resident_gib > 0) line += formatted("  memory %.2fGiB", report.max_resident_gib);
+  if (report.max_active_gib > 0) line += formatted("  device %.2fGiB", report.max_active_gib);
   line += formatted("  %s %s  %s steps/s  exposed %.1f%%  data %.1f%%  lr %.3g", rate_text(throughput(report)).c_str(),
                     unit(report), rate_text(w.steps_per_second()).c_str(), 100 * w.exposed_share(),
                     100 * w.data_share(), w.last_lr);

@@ -21,6 +21,7 @@
 #include "launch/run/run_identity.hpp"
 #include "launch/run/run_lock.hpp"
 #include "tensor_io/files/file_layer.hpp"
+#include "tensor_io/memory/memory_shortage.hpp"
 
 namespace troupe {
 namespace {
@@ -33,6 +34,8 @@ constexpr std::chrono::milliseconds kPatience = 5s;           // at the end of a
 constexpr std::chrono::milliseconds kPatienceToFail = 500ms;  // the other ranks wait for the news
 
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+double in_gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 double max_resident_gib() {
   rusage usage{};
@@ -225,6 +228,9 @@ void RunLog::send(ValidationReport report) {
 void RunLog::send(MetricsReport report) {
   report.wall_time = now();
   report.max_resident_gib = max_resident_gib();
+  const auto peak = device_memory_peak(system_of(rank_).options().device);
+  report.max_active_gib = in_gib(peak.active);
+  report.max_reserved_gib = in_gib(peak.reserved);
   report.sent_ns = steady_now_ns();
   if (ready()) caf::anon_send(metrics_, report);
   if (report.log) keep(report);

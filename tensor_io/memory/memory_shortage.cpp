@@ -52,6 +52,11 @@ std::string largest(const std::vector<LiveBlock>& blocks) {
   return text;
 }
 
+// None of the CPU, and of devices whose allocator is no caching one.
+c10::DeviceAllocator* device_allocator(c10::Device device) {
+  return device.is_cpu() ? nullptr : dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+}
+
 }  // namespace
 
 std::string bytes_text(std::int64_t bytes) {
@@ -139,8 +144,15 @@ std::string memory_remedy(c10::Device device) {
 }
 
 void release_cached_memory(c10::Device device) {
-  if (device.is_cpu()) return;
-  if (auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()))) allocator->emptyCache();
+  if (auto* allocator = device_allocator(device)) allocator->emptyCache();
+}
+
+DeviceMemoryPeak device_memory_peak(c10::Device device) {
+  auto* allocator = device_allocator(device);
+  if (allocator == nullptr || !allocator->initialized()) return {};
+  const auto stats = allocator->getDeviceStats(device.index());
+  const auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return {stats.active_bytes[all].peak, stats.reserved_bytes[all].peak};
 }
 
 ErrorReport out_of_memory(const c10::OutOfMemoryError& error, c10::Device device) {

@@ -62,6 +62,13 @@ void watch_memory(c10::Device device);
 /// Waits for the device. Of the CPU nothing.
 void release_cached_memory(c10::Device device);
 
+/// The most that tensors have held on a device, and that LibTorch's allocator has kept for them, in bytes, since the
+/// process began. Of the CPU, and of an allocator that does not count: 0.
+struct DeviceMemoryPeak {
+  std::int64_t active = 0, reserved = 0;
+};
+DeviceMemoryPeak device_memory_peak(c10::Device device);
+
 /// The operation of a report that says that memory ran out.
 constexpr const char* kOutOfMemory = "out of memory";
 /// What `error`, thrown on a rank that trains on `device`, comes to: the user's, since there is nothing to try again

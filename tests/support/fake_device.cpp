@@ -31,7 +31,7 @@ std::vector<std::string> log;
 int events = 0, pool = 0;
 std::atomic<int> hold_round{0}, released_round{0};
 std::atomic<int> items_read{0};
-std::atomic<std::int64_t> bytes_held{0};
+std::atomic<std::int64_t> bytes_held{0}, most_bytes_held{0};
 std::atomic<std::int64_t> bytes_cached{0}, bytes_beside{0}, most_bytes_beside{0}, bytes_there{0};  // there 0: no limit
 std::atomic<bool> holding{false}, failed{false};
 thread_local c10::StreamId current_stream = 0;
@@ -153,6 +153,7 @@ void FakeDevice::reset() {
   copy_ms = 0;
   fails_at = 0;
   bytes_there = bytes_cached = 0;
+  most_bytes_held = bytes_held.load();
   most_bytes_beside = bytes_beside.load();
   holding = failed = false;
   released_round = hold_round.load();
@@ -236,8 +237,10 @@ std::vector<std::string> FakeDevice::calls() {
 }
 
 std::int64_t FakeDevice::bytes() { return bytes_held; }
+std::int64_t FakeDevice::most_bytes() { return most_bytes_held; }
 void FakeDevice::note_bytes(std::int64_t change) {
   bytes_held += change;
+  most_bytes_held = std::max(most_bytes_held.load(), bytes_held.load());
   if (bytes_there != 0) bytes_cached = std::max<std::int64_t>(0, bytes_cached - change);
 }
 

@@ -44,6 +44,8 @@ class FakeDevice {
   /// Bytes of its memory that tensors hold now. What the test's NCCL gave is not counted.
   static std::int64_t bytes();
   static void note_bytes(std::int64_t change);
+  /// The most since `reset`.
+  static std::int64_t most_bytes();
   /// From now on there are so many bytes. What tensors give back is kept for tensors, as by LibTorch's allocator, until
   /// that empties its cache; others than LibTorch find what is left beside both. `reset` takes the limit away.
   static void limit_memory(std::int64_t bytes);

@@ -73,6 +73,8 @@ TEST_CASE("[T05] a log line has its keys in the order of torchtitan's, and token
   step.gradient_norm = 0.5;
   report.window.add(step);
   CHECK_THAT(train_line(report), Catch::Contains("loss 3.0000  grad_norm 0.5  memory 1.25GiB  3200 tokens/s"));
+  report.max_active_gib = 2.5;
+  CHECK_THAT(train_line(report), Catch::Contains("memory 1.25GiB  device 2.50GiB  3200 tokens/s"));
 }
 
 TEST_CASE("[T05] a loss and a rate keep their significant digits, however small or large they are") {

@@ -188,3 +188,13 @@ TEST_CASE("[L03] buckets find the memory that LibTorch keeps for later") {
   CHECK(joined(train_limited()) == "");
   FakeDevice::reset();
 }
+
+TEST_CASE("[L03] the most that a device's tensors ever held is known, and nothing of the CPU") {
+  FakeDevice::reset();
+  const auto before = FakeDevice::bytes();
+  (void)at::empty({1 << 20}, at::TensorOptions().dtype(at::kByte).device(FakeDevice::device()));
+  const auto peak = device_memory_peak(FakeDevice::device());
+  CHECK(peak.active >= before + (1 << 20));
+  CHECK(peak.reserved == 2 * peak.active);
+  CHECK(device_memory_peak(at::kCPU).active == 0);
+}
