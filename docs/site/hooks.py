@@ -1,6 +1,6 @@
 """Called by MkDocs. Two kinds of files that lie outside of docs/ become part of the site, so that every link in it has an end that the
-build has seen: what a page links to by ../PATH (a source, shown as a page of its own), and doxygen's reference, in api/. A program and
-its twin in Python take the place of `<!-- beside: PATH -->`.
+build has seen: what a page of docs/ links to by ../PATH, and one of docs/howto/ by ../../PATH (a source, shown as a page of its own),
+and doxygen's reference, in api/. A program and its twin in Python take the place of `<!-- beside: PATH -->`.
 """
 import pathlib
 import posixpath
@@ -12,13 +12,19 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 API = ROOT / "build/docs/api"
-LINK = re.compile(r"\]\(\.\./([\w./-]+)(#[\w-]+)?\)")
+LINK = re.compile(r"\]\(((?:\.\./)+[\w./-]+)(#[\w-]+)?\)")
 BESIDE = re.compile(r"<!-- beside: ([\w./-]+) -->")
 LANGUAGES = {".cpp": "cpp", ".hpp": "cpp", ".md": None, ".py": "python", ".toml": "toml", ".txt": "text", ".cmake": "cmake", "": "text"}
 
 
 def page_of(path):
     return f"source/{path}.md" if not path.endswith(".md") else f"source/{path}"
+
+
+def source_of(link, folder):
+    """The source that a page in this folder of docs/ links to; None for another page."""
+    path = posixpath.normpath(posixpath.join("docs", folder, link))
+    return None if path.startswith("docs/") else path
 
 
 def source_page(path):
@@ -35,11 +41,14 @@ def source_page(path):
 
 def on_files(files, config):
     wanted = set()
-    for page in (ROOT / "docs").glob("*.md"):
-        for path, _ in LINK.findall(page.read_text()):
+    for page in [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/howto").glob("*.md")]:
+        for link, _ in LINK.findall(page.read_text()):
+            path = source_of(link, page.parent.relative_to(ROOT / "docs"))
+            if path is None:
+                continue
             if not (ROOT / path).exists():
                 raise PluginError(f"{page.relative_to(ROOT)} links to {path}, which is not there")
-            wanted.add(posixpath.normpath(path))
+            wanted.add(path)
     for path in sorted(wanted):
         files.append(File.generated(config, page_of(path), content=source_page(path)))
     if not (API / "html/index.html").exists():
@@ -63,5 +72,10 @@ def beside(marker):
 def on_page_markdown(markdown, page, config, files):
     if page.file.src_uri.startswith("source/"):
         return markdown
-    markdown = BESIDE.sub(beside, markdown)
-    return LINK.sub(lambda link: f"]({page_of(posixpath.normpath(link[1]))}{link[2] or ''})", markdown)
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def to_source(link):
+        path = source_of(link[1], folder)
+        return link[0] if path is None else f"]({posixpath.relpath(page_of(path), folder or '.')}{link[2] or ''})"
+
+    return LINK.sub(to_source, BESIDE.sub(beside, markdown))

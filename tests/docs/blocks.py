@@ -1,4 +1,5 @@
-"""The fenced blocks of README.md, CONTRIBUTING.md, SECURITY.md and docs/*.md. `blocks.py cpp OUT.cpp` writes one C++ unit of all their C++.
+"""The fenced blocks of README.md, CONTRIBUTING.md, SECURITY.md, docs/*.md and docs/howto/*.md. `blocks.py cpp OUT.cpp` writes one C++ unit of all
+their C++.
 
 A block's language says what a test does with it:
 
@@ -60,7 +61,8 @@ def blocks_of(page, text):
 
 
 def pages():
-    return [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted((ROOT / "docs").glob("*.md"))]
+    return [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted((ROOT / "docs").glob("*.md")),
+            *sorted((ROOT / "docs/howto").glob("*.md"))]
 
 
 def all_blocks():

@@ -22,7 +22,7 @@ SHORT = re.compile(r"\b(?:e\.g|i\.e|etc|cf|vs|al|approx|no|fig)\.$", re.IGNORECA
 
 
 def pages():
-    listed = {ROOT / "README.md", *(ROOT / "docs").glob("*.md")}
+    listed = {ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/howto").glob("*.md")}
     return sorted(listed - {ROOT / "docs" / name for name in ("config.md", "mutations.md")})  # which programs write
 
 
