@@ -1,4 +1,4 @@
-"""The fenced blocks of README.md, CONTRIBUTING.md, SECURITY.md, docs/*.md and docs/reference/*.md. `blocks.py cpp OUT.cpp` writes
+"""The fenced blocks of README.md, CONTRIBUTING.md, SECURITY.md, docs/, docs/howto/ and docs/reference/. `blocks.py cpp OUT.cpp` writes
 one C++ unit of all their C++.
 
 A block's language says what a test does with it:
@@ -62,7 +62,7 @@ def blocks_of(page, text):
 
 def pages():
     return [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted((ROOT / "docs").glob("*.md")),
-            *sorted((ROOT / "docs/reference").glob("*.md"))]
+            *sorted((ROOT / "docs/howto").glob("*.md")), *sorted((ROOT / "docs/reference").glob("*.md"))]
 
 
 def all_blocks():

@@ -21,14 +21,14 @@ SECONDS = 90  # for one block
 # Settings that make any run short; a command's own flags are stronger.
 SMALL = {"TROUPE_MAX_STEPS": "6", "TROUPE_EPOCHS": "1", "TROUPE_LOG_INTERVAL": "2", "TROUPE_BATCH_SIZE": "16", "OMP_NUM_THREADS": "1"}
 # Programs of others: what they take is not looked at.
-FOREIGN = {"apt-get", "awk", "cat", "cd", "cmake", "cp", "ctest", "curl", "docker", "dpkg", "echo", "export", "git", "head", "ip", "kill", "ls",
-           "ln", "mkdir", "mlflow", "ninja", "pip", "pip3", "python3", "rm", "sbatch", "scp", "sed", "set", "sleep", "srun", "ssh", "sudo",
-           "tail", "tensorboard", "test", "torchrun", "trap", "true", "unshare", "wait", "wandb", "wg", "xdg-open", "venv/bin/pip", "apt", "source",
-           "/opt/troupe/bin/pip", "/opt/troupe/bin/python3"}
-# Flags of others that pages name in `code`.
+FOREIGN = {"apt", "apt-get", "awk", "cat", "cd", "cmake", "cp", "ctest", "curl", "docker", "dpkg", "echo", "exit", "export", "gdb", "git", "grep",
+           "head", "ip", "kill", "ln", "ls", "mkdir", "mlflow", "ninja", "pip", "pip3", "printf", "python3", "rm", "sbatch", "scontrol", "scp", "sed",
+           "set", "sleep", "source", "srun", "ssh", "sudo", "tail", "taskset", "tensorboard", "test", "torchrun", "trap", "true", "unshare",
+           "wait", "wandb", "wg", "xdg-open", "venv/bin/pip", "/opt/troupe/bin/pip", "/opt/troupe/bin/python3"}
+# Flags of others, and of a reader's program (--hidden), that pages name in `code`.
 FOREIGN_FLAGS = {"--no-python", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--no-deps", "--strict",
                  "--prefix", "--install", "--rdzv-backend", "--rdzv-endpoint", "--standalone", "--max-restarts", "--test-dir", "--cap-add", "--gpus",
-                 "--ntasks-per-node", "--signal", "--preserve-status", "--write"}
+                 "--ntasks-per-node", "--signal", "--preserve-status", "--write", "--shm-size", "--network", "--no-kill", "--hidden"}
 
 
 def lines_of(block):
@@ -144,7 +144,7 @@ def faults_of_command(command, programs):
                 return
             else:
                 i += 1
-    elif command[0] == "./train" or "examples/" in command[0] or name in ("hello_troupe", "image_classifier", "gpt", "own_loop"):
+    elif command[0] in ("./train", "./mine") or "examples/" in command[0] or name in ("hello_troupe", "image_classifier", "gpt", "own_loop"):
         flags = programs.flags_of_program(name)
         for word in rest:
             if word.startswith("--") and flag_name(word) not in flags:

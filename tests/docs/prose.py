@@ -23,7 +23,7 @@ SHORT = re.compile(r"\b(?:e\.g|i\.e|etc|cf|vs|al|approx|no|fig)\.$", re.IGNORECA
 
 def pages():
     # Of docs/reference, which programs write, too, the tables are left out as everywhere; the paragraphs are read.
-    listed = {ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/reference").glob("*.md")}
+    listed = {ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/howto").glob("*.md"), *(ROOT / "docs/reference").glob("*.md")}
     return sorted(listed - {ROOT / "docs" / name for name in ("config.md", "mutations.md")})  # which programs write
 
 
