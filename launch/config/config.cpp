@@ -10,6 +10,7 @@
 #include "launch/config/config_fields.hpp"
 #include "launch/config/profile_setting.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/our_variables.hpp"
 
 namespace troupe {
 namespace {
@@ -157,6 +158,9 @@ void Config::declare(const std::string& name, ConfigValue default_value, const s
       throw Error(ErrorCode::usage, "config.declare", "'" + name + "' is one of Troupe's own settings",
                   "choose another name");
   }
+  if (is_our_variable(variable_of(name)))
+    throw Error(ErrorCode::usage, "config.declare", "the launcher has another use for " + variable_of(name),
+                "choose another name than '" + name + "'");
   declared[name] = {help, std::move(default_value)};
 }
 

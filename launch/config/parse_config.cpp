@@ -10,6 +10,7 @@
 #include "launch/config/config_fields.hpp"
 #include "launch/config/profile_setting.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/our_variables.hpp"
 
 namespace troupe {
 namespace {
@@ -26,7 +27,7 @@ void refuse_misspelt_variables(const Config& config) {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const auto variable = text.substr(0, text.find('='));
-    if (!variable.starts_with(kPrefix)) continue;
+    if (!variable.starts_with(kPrefix) || is_our_variable(variable)) continue;
     std::string name(variable.substr(kPrefix.size()));
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
     if (name.size() < kShortest || std::find(known.begin(), known.end(), name) != known.end()) continue;

@@ -7,6 +7,7 @@
 
 #include "launch/process/child_process.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/our_variables.hpp"
 #include "launch/process/output_lines.hpp"
 #include "tensor_io/base/error.hpp"
 
@@ -21,30 +22,12 @@ constexpr std::size_t kShown = 200;               // characters of the last line
 
 // A place in this job: a program that the command starts is in none. The command itself is not to start for its saves.
 const std::vector<std::string>& names_of_job() {
-  static const std::vector<std::string> names{"RANK",
-                                              "WORLD_SIZE",
-                                              "LOCAL_RANK",
-                                              "LOCAL_WORLD_SIZE",
-                                              "GROUP_RANK",
-                                              "MASTER_ADDR",
-                                              "MASTER_PORT",
-                                              "TORCHELASTIC_RUN_ID",
-                                              "TROUPE_ADDRESS",
-                                              "TROUPE_AFTER_SAVE",
-                                              "TROUPE_COORDINATOR",
-                                              "TROUPE_FAULT",
-                                              "TROUPE_INCARNATION",
-                                              "TROUPE_INSECURE_NETWORK",
-                                              "TROUPE_INSPECT",
-                                              "TROUPE_JOB_ID",
-                                              "TROUPE_KEYS",
-                                              "TROUPE_NODE",
-                                              "TROUPE_PROGRESS",
-                                              "TROUPE_RECOVERY",
-                                              "TROUPE_RUN",
-                                              "TROUPE_SLOT",
-                                              "TROUPE_SPARE",
-                                              "TROUPE_START_OVER"};
+  static const std::vector<std::string> names = [] {
+    auto all = job_variables();
+    all.insert(all.end(), {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
+                           "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TROUPE_AFTER_SAVE"});
+    return all;
+  }();
   return names;
 }
 

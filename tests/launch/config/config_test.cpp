@@ -307,6 +307,21 @@ TEST_CASE("[U06] a variable with a short name is refused if one letter is wrong,
   }
 }
 
+TEST_CASE("[U06] no variable of the launcher's is taken for a setting of the program, or for one that is misspelt") {
+  Config config;
+  config.declare("slow", std::int64_t{1}, "a name next to slot");
+  for (const auto& name : {"TROUPE_SLOT", "TROUPE_RESTARTS", "TROUPE_CHECKPOINT"}) ::setenv(name, "7", 1);
+  const char* const words[] = {"train"};
+  CHECK_NOTHROW(parse_config(config, 1, words));
+  CHECK(config.get<std::int64_t>("slow") == 1);
+  for (const auto& name : {"TROUPE_SLOT", "TROUPE_RESTARTS", "TROUPE_CHECKPOINT"}) ::unsetenv(name);
+  for (const auto* taken : {"slot", "restarts", "checkpoint", "node", "step"}) {
+    CHECK_THROWS_WITH(config.declare(taken, std::int64_t{1}, ""),
+                      Catch::Contains("the launcher has another use for TROUPE_") &&
+                          Catch::Contains("choose another name than '" + std::string(taken) + "'"));
+  }
+}
+
 TEST_CASE("[U06] a page of help is wrapped in the column of its texts") {
   CHECK(wrapped_page("  --a N   one two three four five six\n", 30) ==
         "  --a N   one two three four\n          five six\n");
