@@ -64,7 +64,7 @@ void StateHealing::heal_optimizer(Optimizer& optimizer, const HealRoles& roles, 
   const bool receiving = roles.newcomer[static_cast<std::size_t>(communicator.rank())];
   auto state = receiving ? NamedTensors{} : optimizer.state();
   const auto shapes = communicator.broadcast_bytes(shapes_of(state), roles.first_donor, "heal");
-  if (receiving) state = zeros_of_shapes(shapes);
+  if (receiving) state = zeros_of_shapes(shapes, core_.device());
   heal_tensors(state, roles, communicator, "optimizer state");
   if (receiving) optimizer.load_state(state);
   core_.protocol.settled_optimizer();

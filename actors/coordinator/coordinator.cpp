@@ -169,7 +169,10 @@ void CoordinatorState::ended(const RankEnded& ended) {
   if (ended.report.code == ErrorCode::device_lost && options.recovery.enabled && phase != Phase::over) {
     // Its process can do nothing more, not even end by itself in any case; another one in its slot may.
     slots.explain_death(ended.process.slot, {ended.report.cause, process->steps_made()});
-    return fence(ended.process.slot, ended.report.to_string());
+    auto why = ended.report;
+    why.rank = -1;  // the line that has it says which
+    why.remedy.clear();
+    return fence(ended.process.slot, why.to_string());
   }
   process->ended = ended.report;
   if (phase == Phase::over) return;

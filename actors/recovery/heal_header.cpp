@@ -48,13 +48,15 @@ HealHeader HealHeader::of(std::string_view text) {
 std::string shapes_of(const NamedTensors& tensors) {
   auto shapes = nlohmann::json::array();
   for (const auto& [name, tensor] : tensors)
-    shapes.push_back(
-        {{"name", name}, {"shape", tensor.sizes().vec()}, {"dtype", static_cast<int>(tensor.scalar_type())}});
+    shapes.push_back({{"name", name},
+                      {"shape", tensor.sizes().vec()},
+                      {"dtype", static_cast<int>(tensor.scalar_type())},
+                      {"on_device", !tensor.is_cpu()}});
   return shapes.dump();
 }
 
-NamedTensors zeros_of_shapes(std::string_view text, std::int64_t most) {
-  return read_bounded_json(text, kHeader, {.depth = 4}, [most](const nlohmann::json& shapes) mutable {
+NamedTensors zeros_of_shapes(std::string_view text, c10::Device device, std::int64_t most) {
+  return read_bounded_json(text, kHeader, {.depth = 4}, [device, most](const nlohmann::json& shapes) mutable {
     if (!shapes.is_array()) refuse("no list of tensors");
     NamedTensors tensors;
     for (const auto& entry : shapes) {
@@ -72,7 +74,9 @@ NamedTensors zeros_of_shapes(std::string_view text, std::int64_t most) {
       }
       most -= bytes;
       if (most < 0) refuse("with '" + name + "' there are more bytes than there can be");
-      tensors.emplace_back(name, at::zeros(shape, at::TensorOptions().dtype(dtype)));
+      const auto& on_device = entry.at("on_device");
+      if (!on_device.is_boolean()) refuse("'" + name + "' is neither on a device nor on the CPU");
+      tensors.emplace_back(name, at::zeros(shape, at::device(on_device.get<bool>() ? device : at::kCPU).dtype(dtype)));
     }
     return tensors;
   });

@@ -22,6 +22,6 @@ struct HealHeader {
 /// Names, shapes and types, for a newcomer that has no such tensors yet; and such tensors of zeros. Throws
 /// Error(bad_data) for any other text, or where they would have more than `most` bytes together.
 std::string shapes_of(const NamedTensors& tensors);
-NamedTensors zeros_of_shapes(std::string_view text, std::int64_t most = std::int64_t{1} << 44);
+NamedTensors zeros_of_shapes(std::string_view text, c10::Device device, std::int64_t most = std::int64_t{1} << 44);
 
 }  // namespace troupe

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "actors/recovery/heal.hpp"
+#include "actors/recovery/heal_header.hpp"
 #include "actors/step/minority.hpp"
 #include "actors/strategy/snapshots.hpp"
 #include "launch/loop/rank_system.hpp"
 #include "launch/model/model_file.hpp"
-#include "tensor_io/files/bounded_json.hpp"
 #include "tensor_io/files/xxh3.hpp"
 
 namespace troupe {
@@ -39,28 +39,6 @@ NamedTensors copy_of(const NamedTensors& tensors) {
   NamedTensors copy;
   for (const auto& [name, tensor] : tensors) copy.emplace_back(name, tensor.detach().clone());
   return copy;
-}
-
-std::string outline_of(const NamedTensors& tensors) {
-  auto outline = nlohmann::json::array();
-  for (const auto& [name, tensor] : tensors)
-    outline.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
-  return outline.dump();
-}
-
-// Empty ones of that outline.
-NamedTensors tensors_of(const std::string& outline) {
-  return read_bounded_json(outline, "the outline of the program's state", {}, [](const nlohmann::json& entries) {
-    NamedTensors tensors;
-    for (const auto& entry : entries) {
-      const auto type = entry.at(1).get<int>();
-      if (type < 0 || type >= static_cast<int>(at::ScalarType::NumOptions))
-        throw Error(ErrorCode::bad_data, "state", "a rank sent a type that there is not");
-      tensors.emplace_back(entry.at(0), at::empty(entry.at(2).get<std::vector<std::int64_t>>(),
-                                                  at::TensorOptions().dtype(static_cast<at::ScalarType>(type))));
-    }
-    return tensors;
-  });
 }
 
 }  // namespace
@@ -130,7 +108,7 @@ void OwnState::check_equal() const {
   std::string text;  // of each state as many characters
   for (const auto& [name, access] : states_) {
     const auto mine = access.get();
-    text += xxh3_text(xxh3(outline_of(mine))) + xxh3_text(hash_tensors(mine));
+    text += xxh3_text(xxh3(shapes_of(mine))) + xxh3_text(hash_tensors(mine));
   }
   const auto hashes = compute.program_communicator().all_gather_bytes(text, "state");
   const auto odd = minority(hashes, [](const std::string& hash) { return hash; });
@@ -224,7 +202,7 @@ void OwnState::begin_task(int task) {
 void OwnState::heal() {
   auto& communicator = rank_.communicator();
   auto mine = tensors();
-  const auto words = communicator.all_gather_bytes((has_ ? "+" : "-") + outline_of(mine), "state");
+  const auto words = communicator.all_gather_bytes((has_ ? "+" : "-") + shapes_of(mine), "state");
   HealRoles roles;
   roles.first_alone = !system_of(rank_).compute().strategy().replicas_equal();
   for (std::size_t r = 0; r < words.size(); ++r) {
@@ -235,8 +213,8 @@ void OwnState::heal() {
   if (roles.first_donor < 0 || std::none_of(roles.newcomer.begin(), roles.newcomer.end(), [](bool is) { return is; }))
     return;
   const auto& outline = words[static_cast<std::size_t>(roles.first_donor)];
-  if (!has_) mine = tensors_of(outline.substr(1));
-  if (has_ && outline.substr(1) != outline_of(mine))
+  if (!has_) mine = zeros_of_shapes(outline.substr(1), rank_.device());
+  if (has_ && outline.substr(1) != shapes_of(mine))
     throw Error(
         ErrorReport{ErrorCode::mismatch,
                     rank_.rank(),

@@ -66,8 +66,8 @@ TROUPE_FUZZ_TARGET(const std::uint8_t* data, std::size_t bytes) {
         return;
       }
       case 4: {
-        const auto tensors = zeros_of_shapes(text, 1 << 20);
-        if (zeros_of_shapes(shapes_of(tensors), 1 << 20).size() != tensors.size()) std::abort();
+        const auto tensors = zeros_of_shapes(text, at::kCPU, 1 << 20);
+        if (zeros_of_shapes(shapes_of(tensors), at::kCPU, 1 << 20).size() != tensors.size()) std::abort();
         return;
       }
       case 5: {

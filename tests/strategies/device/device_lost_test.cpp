@@ -76,6 +76,7 @@ EndedJob lose_device(Fails fails, bool recovery) {
   };
   ended.status = testing::run_simulation(config, simulation, body, [&](int slot, const ErrorReport& report) {
     ended.failures[slot].push_back(report);
+    ended.log += "slot " + std::to_string(slot) + ": " + report.to_string() + "\n";
   });
   return ended;
 }
@@ -95,8 +96,8 @@ TEST_CASE("[L03] a rank whose device has failed is replaced, and the job ends as
   // The survivor's old buckets had gone before it had new ones.
   CHECK(found.buckets > 0);
   CHECK(FakeDevice::most_beside() == found.buckets);
-  CHECK_THAT(found.log, Catch::Contains("rank 1 is killed: rank 1, compute, step 3: the device has failed: CUDA error: an "
-                                        "illegal memory access was encountered"));
+  CHECK_THAT(found.log, Catch::Contains("generation 1 is interrupted: rank 1 died (compute, step 3: the device has failed: CUDA "
+                                        "error: an illegal memory access was encountered)\n"));
 }
 
 TEST_CASE("[L03] a device that fails in the same step of two lives ends the job: a kernel's own fault comes again") {
