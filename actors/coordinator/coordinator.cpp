@@ -27,6 +27,17 @@ std::string spare_line(const JoinJob& join) {
          " joins as a spare: it takes a lost rank's place, and its copy of the model";
 }
 
+// A process whose device has failed can do nothing more, perhaps not even end: it is killed, and replaced.
+bool loses_device(CoordinatorState& state, const JoinedProcess& process, const ErrorReport& report) {
+  if (report.code != ErrorCode::device_lost || !state.options.recovery.enabled ||
+      state.phase == CoordinatorState::Phase::over)
+    return false;
+  const int slot = process.joined.process.slot;
+  state.slots.explain_death(slot, {report.cause, process.steps_made()});
+  state.fence(slot, report.cause);
+  return true;
+}
+
 }  // namespace
 
 CoordinatorActor::behavior_type coordinator(CoordinatorActor::stateful_pointer<CoordinatorState> self,
@@ -165,15 +176,7 @@ void CoordinatorState::send(const RankMessages& messages) {
 
 void CoordinatorState::ended(const RankEnded& ended) {
   auto* process = processes.find(ended.process);
-  if (process == nullptr || process->ended) return;
-  if (ended.report.code == ErrorCode::device_lost && options.recovery.enabled && phase != Phase::over) {
-    // Its process can do nothing more, not even end by itself in any case; another one in its slot may.
-    slots.explain_death(ended.process.slot, {ended.report.cause, process->steps_made()});
-    auto why = ended.report;
-    why.rank = -1;  // the line that has it says which
-    why.remedy.clear();
-    return fence(ended.process.slot, why.to_string());
-  }
+  if (process == nullptr || process->ended || loses_device(*this, *process, ended.report)) return;
   process->ended = ended.report;
   if (phase == Phase::over) return;
   // A rank that was told to abort has nothing new to say.

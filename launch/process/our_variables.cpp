@@ -15,8 +15,8 @@ const std::vector<std::string>& job_variables() {
 }
 
 bool is_our_variable(std::string_view variable) {
-  constexpr std::string_view kOthers[] = {"TROUPE_CHECKPOINT", "TROUPE_COMMAND", "TROUPE_INSECURE_MLFLOW", "TROUPE_KERNELS",
-                                          "TROUPE_PYTHON", "TROUPE_STEP"};
+  constexpr std::string_view kOthers[] = {"TROUPE_CHECKPOINT", "TROUPE_COMMAND", "TROUPE_INSECURE_MLFLOW",
+                                          "TROUPE_KERNELS",    "TROUPE_PYTHON",  "TROUPE_STEP"};
   const auto& names = job_variables();
   return std::find(names.begin(), names.end(), variable) != names.end() ||
          std::find(std::begin(kOthers), std::end(kOthers), variable) != std::end(kOthers);

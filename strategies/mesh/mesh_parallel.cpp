@@ -9,7 +9,6 @@
 #include "strategies/mesh/sharded_mesh.hpp"
 #include "strategies/mesh/stage_balance.hpp"
 #include "tensor_io/base/fault_point.hpp"
-#include "tensor_io/device/device_kernels.hpp"
 #include "tensor_io/kernels/gradient_clip.hpp"
 #include "tensor_io/layers/deferred_init.hpp"
 #include "tensor_io/memory/absent_values.hpp"
@@ -231,15 +230,9 @@ void MeshParallel::release_others() {
     parameter.own = stage % mesh_.pp == place_.pp;
     if (parameter.own) continue;
     parameter.tensor.mutable_grad() = at::Tensor();
-    if (!device().is_cpu()) {
-      parameter.tensor.set_data(absent_values(parameter.tensor));
-      continue;
-    }
-    absent_.push_back(std::make_unique<AbsentMemory>(
-        parameter.tensor.nbytes(), "parameter " + parameter.name + " is on stage " + std::to_string(stage) +
-                                       " of the pipeline, not on this rank"));
-    parameter.tensor.set_data(at::from_blob(absent_.back()->data(), parameter.tensor.sizes(),
-                                            parameter.tensor.options().requires_grad(false)));
+    parameter.tensor.set_data(absent_values(parameter.tensor, "parameter " + parameter.name + " is on stage " +
+                                                                  std::to_string(stage) +
+                                                                  " of the pipeline, not on this rank"));
   }
 }
 
@@ -435,13 +428,8 @@ std::uint64_t MeshParallel::step_hash() const {
 GradientSummary MeshParallel::reduce_gradients() {
   GradientSummary summary;
   summary.layout_hash = step_hash();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const auto& parameter = parameters_[i];
-    summary.used.push_back(parameter.used);
-    if (summary.not_finite_parameter < 0 && parameter.gradient.defined() && device().is_cpu() &&
-        !std::isfinite(sum_of_squares(parameter.gradient)))
-      summary.not_finite_parameter = static_cast<std::int32_t>(i);
-  }
+  for (const auto& parameter : parameters_) summary.used.push_back(parameter.used);
+  if (device().is_cpu()) summary.not_finite_parameter = find_not_finite();
   if (mesh_.tp > 1) {
     for (const auto& parameter : parameters_) {
       if (parameter.partial && parameter.gradient.defined())
@@ -452,39 +440,21 @@ GradientSummary MeshParallel::reduce_gradients() {
     pp_group_->all_reduce(flat_.narrow(0, 0, shared_numel_), ReduceOp::sum, "gradients outside of blocks");
   if (mesh_.dp > 1 && flat_.numel() > 0) dp_group_->all_reduce(flat_, ReduceOp::avg, "gradients");
   if (context_.options.broadcast_buffers && mesh_.dp > 1) buffers_->stage(*dp_group_);
+  summary.device_checks = checks_over_ranks(counted_gradients(), *context_.program_communicator);
+  return summary;
+}
+
+std::vector<at::Tensor> MeshParallel::counted_gradients() const {
   std::vector<at::Tensor> counted;
   for (const auto& parameter : parameters_) {
     if (parameter.gradient.defined() && place_.dp == 0 && counts(parameter)) counted.push_back(parameter.gradient);
   }
-  summary.device_checks = checks_over_ranks(counted);
-  return summary;
-}
-
-at::Tensor MeshParallel::checks_over_ranks(const std::vector<at::Tensor>& gradients) const {
-  if (device().is_cpu()) return {};
-  torch::NoGradGuard no_grad;
-  const auto count = static_cast<std::int64_t>(gradients.size());
-  const auto each = at::zeros({count, 2}, at::device(device()).dtype(at::kDouble));
-  for (std::int64_t i = 0; i < count; ++i)
-    scale_and_check(gradients[static_cast<std::size_t>(i)].view(-1), 1, each.select(0, i));
-  auto all = at::empty({2 * context_.world_size}, each.options());
-  context_.program_communicator->all_gather(all, each.sum(0), "gradient norm");
-  return all.view({-1, 2});
-}
-
-std::int32_t MeshParallel::find_not_finite() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].gradient.defined() && !parameters_[i].gradient.isfinite().all().item<bool>())
-      return static_cast<std::int32_t>(i);
-  }
-  return -1;
+  return counted;
 }
 
 double MeshParallel::gradient_norm() {
   double mine = 0;
-  for (const auto& parameter : parameters_) {
-    if (parameter.gradient.defined() && place_.dp == 0 && counts(parameter)) mine += sum_of_squares(parameter.gradient);
-  }
+  for (const auto& gradient : counted_gradients()) mine += sum_of_squares(gradient);
   return norm_over_ranks(mine, *context_.program_communicator);
 }
 

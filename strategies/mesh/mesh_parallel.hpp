@@ -12,6 +12,7 @@
 #include "actors/strategy/placement.hpp"
 #include "actors/strategy/saved_state.hpp"
 #include "actors/strategy/strategy.hpp"
+#include "strategies/mesh/device_checks.hpp"
 #include "strategies/mesh/mesh.hpp"
 #include "strategies/mesh/pipeline_schedule.hpp"
 #include "strategies/mesh/stage_links.hpp"
@@ -19,7 +20,6 @@
 #include "strategies/mesh/tensor_plan.hpp"
 #include "strategies/replicated/model_sync.hpp"
 #include "tensor_io/layers/deferred_weights.hpp"
-#include "tensor_io/memory/released_memory.hpp"
 
 namespace troupe {
 
@@ -59,7 +59,7 @@ class MeshParallel : public Strategy,
   void end_backward() override;
   void run_micro_batches(MicroBatches& work) override;
   GradientSummary reduce_gradients() override;
-  std::int32_t find_not_finite() override;
+  std::int32_t find_not_finite() override { return first_not_finite(parameters_); }
   double gradient_norm() override;
   void scale_gradients(double factor) override;
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
@@ -111,8 +111,8 @@ class MeshParallel : public Strategy,
     return (parameter.block >= 0 || place_.pp == 0) && (parameter.cut.dim >= 0 || place_.tp == 0);
   }
   c10::Device device() const { return context_.program_communicator->device(); }
-  /// On a device, else undefined: GradientSummary's device_checks of these gradients, which count. Collective.
-  at::Tensor checks_over_ranks(const std::vector<at::Tensor>& gradients) const;
+  /// Reduced ones, each on one rank.
+  virtual std::vector<at::Tensor> counted_gradients() const;
   std::shared_ptr<Communicator> split_off(Communicator& from, int color, const std::string& what) const;
   void abandon_schedule();
   void forget_wholes();
@@ -155,7 +155,6 @@ class MeshParallel : public Strategy,
   std::unique_ptr<StageLinks> links_;
   std::unique_ptr<StageRunner> runner_;
   std::map<const c10::TensorImpl*, std::size_t> index_;
-  std::vector<std::unique_ptr<AbsentMemory>> absent_;
   std::vector<int> borders_;
   StageSchedule schedule_;
   std::map<std::pair<int, int>, Cell> cells_;  // by chunk and micro-batch

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "actors/strategy/late_voting.hpp"
-#include "tensor_io/kernels/gradient_clip.hpp"
+#include "strategies/mesh/device_checks.hpp"
 
 namespace troupe {
 namespace {
@@ -153,7 +153,7 @@ GradientSummary ShardedMesh::reduce_gradients() {
         pp_group_->all_reduce(flat.gradient, ReduceOp::sum, "gradients outside of blocks");
     }
   }
-  summary.device_checks = checks_over_ranks(counted_gradients());
+  summary.device_checks = checks_over_ranks(counted_gradients(), *context_.program_communicator);
   return summary;
 }
 
@@ -164,12 +164,6 @@ std::vector<at::Tensor> ShardedMesh::counted_gradients() const {
       counted.push_back(slice.gradient);
   }
   return counted;
-}
-
-double ShardedMesh::gradient_norm() {
-  double mine = 0;
-  for (const auto& gradient : counted_gradients()) mine += sum_of_squares(gradient);
-  return norm_over_ranks(mine, *context_.program_communicator);
 }
 
 void ShardedMesh::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {

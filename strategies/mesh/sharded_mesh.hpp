@@ -41,7 +41,6 @@ class ShardedMesh final : public MeshParallel, public Snapshots {
   }
   GradientSummary reduce_gradients() override;
   std::int32_t find_not_finite() override { return outer(shards_->find_not_finite()); }
-  double gradient_norm() override;
   void scale_gradients(double factor) override { shards_->scale_gradients(factor); }
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
   void roll_back() override;
@@ -74,7 +73,7 @@ class ShardedMesh final : public MeshParallel, public Snapshots {
   const Parameter& parameter_at(std::int32_t parameter) const {
     return parameters_[static_cast<std::size_t>(outer(parameter))];
   }
-  std::vector<at::Tensor> counted_gradients() const;
+  std::vector<at::Tensor> counted_gradients() const override;
   void add_stacked_parts(std::size_t parameter, const std::map<std::string, at::Tensor>& moments,
                          const std::map<std::string, at::ScalarType>& types, int turn, std::vector<TensorPart>& parts);
   at::Tensor gather_whole(std::size_t parameter, const at::Tensor& own, at::ScalarType dtype);

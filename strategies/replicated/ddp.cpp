@@ -98,7 +98,7 @@ void Ddp::rejoin(StrategyContext next) {
   if (rolled_back_) hook_->roll_back(step());  // not before: only now the reducer has left the old communicator
   rolled_back_ = false;
   set_early(nullptr);  // its memory is the old communicator's: parameters stay there until the next step has been made
-  views_.reset();  // the old buckets' memory goes before there are new ones
+  views_.reset();      // the old buckets' memory goes before there are new ones
   ReplicatedStrategy::rejoin(std::move(next));
   // A rank that was interrupted while the others got their new order follows the plan that comes with the heal.
   buckets().rebuild(order);

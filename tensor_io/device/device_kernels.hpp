@@ -13,9 +13,9 @@ void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::sp
           double scale = 1);
 
 /// One pass over `flat` (numel,), f32, f16 or bf16 (f64: several): multiplied by `scale` in place (not touched where
-/// that is 1), and into `result` (2,) f64 on the same device: the sum of the squares of what it then holds, and how many
-/// elements of it are not finite. Does not wait for the device: read `result` after a wait. The same bits each time on
-/// one device; on the CPU added in another order.
+/// that is 1), and into `result` (2,) f64 on the same device: the sum of the squares of what it then holds, and how
+/// many elements of it are not finite. Does not wait for the device: read `result` after a wait. The same bits each
+/// time on one device; on the CPU added in another order.
 void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& result);
 
 }  // namespace troupe

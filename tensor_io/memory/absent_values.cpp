@@ -1,11 +1,15 @@
 #include "tensor_io/memory/absent_values.hpp"
 
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
+
+#include "tensor_io/memory/released_memory.hpp"
 
 namespace troupe {
 namespace {
@@ -26,10 +30,16 @@ std::pair<std::string, at::ScalarType> kind_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-at::Tensor absent_values(const at::Tensor& like) {
+at::Tensor absent_values(const at::Tensor& like, const std::string& what) {
+  if (like.is_cpu()) {
+    const auto memory = std::make_shared<AbsentMemory>(like.nbytes(), what);
+    return at::from_blob(
+        memory->data(), like.sizes(), [memory](void*) {}, like.options().requires_grad(false));
+  }
   std::lock_guard lock(known().mutex);
   auto& nan = known().by_kind[kind_of(like)];
-  if (!nan.defined()) nan = at::full({1}, std::numeric_limits<double>::quiet_NaN(), like.options().requires_grad(false));
+  if (!nan.defined())
+    nan = at::full({1}, std::numeric_limits<double>::quiet_NaN(), like.options().requires_grad(false));
   return nan.expand(like.sizes());
 }
 

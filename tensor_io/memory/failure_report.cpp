@@ -11,7 +11,8 @@ namespace troupe {
 
 ErrorReport failure_report(const std::exception& error, c10::Device device, ErrorReport otherwise) {
   if (const auto* ours = dynamic_cast<const Error*>(&error)) return ours->report();
-  if (const auto* shortage = dynamic_cast<const c10::OutOfMemoryError*>(&error)) return out_of_memory(*shortage, device);
+  if (const auto* shortage = dynamic_cast<const c10::OutOfMemoryError*>(&error))
+    return out_of_memory(*shortage, device);
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   const std::string what = torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
   if (has_failed(device)) return lost_device(what);
@@ -22,8 +23,9 @@ ErrorReport failure_report(const std::exception& error, c10::Device device, Erro
 ErrorReport lost_device(const std::string& what) {
   return {.code = ErrorCode::device_lost,
           .cause = "the device has failed: " + what,
-          .remedy = "look for the device in nvidia-smi and dmesg (Xid); a kernel's own fault, such as an index out of "
-                    "range, comes again: CUDA_LAUNCH_BLOCKING=1 shows which kernel it was"};
+          .remedy =
+              "look for the device in nvidia-smi and dmesg (Xid); a kernel's own fault, such as an index out of "
+              "range, comes again: CUDA_LAUNCH_BLOCKING=1 shows which kernel it was"};
 }
 
 }  // namespace troupe

@@ -129,7 +129,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override {
     // LibTorch's CUDA asks in whatever device is current: a thread that chose none would make a context on device 0.
     TORCH_CHECK(chosen, "an event is looked at by a thread that has not chosen its device");
-    if (failed || failed_here) throw c10::Error({"fake", "fake_device.cpp", 1}, "an illegal memory access was encountered");
+    if (failed || failed_here)
+      throw c10::Error({"fake", "fake_device.cpp", 1}, "an illegal memory access was encountered");
     return event == nullptr || static_cast<FakeEvent*>(event)->round <= released_round;
   }
   double elapsedTime(void* from, void* to, const c10::DeviceIndex) const override {

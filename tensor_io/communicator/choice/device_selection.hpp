@@ -28,7 +28,8 @@ struct DevicePlace {
 /// where there is a device for every rank of the host, the CPU in a build without CUDA and where there is none. Pure.
 ///
 /// Throws Error(usage) for another word, a device that is not there, and more ranks than devices unless `share_device`
-/// says that they may share, or each process sees one alone (NCCL refuses two ranks on it); Error(unavailable) where cuda is asked for and the build or the machine has none.
+/// says that they may share, or each process sees one alone (NCCL refuses two ranks on it); Error(unavailable) where
+/// cuda is asked for and the build or the machine has none.
 c10::Device choose_device(const CommunicatorSettings& settings, const DeviceFacts& facts, const DevicePlace& place);
 
 }  // namespace troupe

@@ -77,9 +77,9 @@ TEST_CASE("[R01] resume goes on with the run whose best checkpoint it names") {
   const Runs runs;
   Runs::run("a", "A", "2026-02-01", {"step-00000018", "step-00000036"});
   testing::write_text("runs/a/checkpoints/best", pointer_text(18));
-  for (const auto& settings : {RunSettings{"runs/a", kNewRunFolder, "best"},
-                               RunSettings{kNewRunFolder, "runs/a/checkpoints", "best"},
-                               RunSettings{kNewRunFolder, kNewRunFolder, "runs/a/checkpoints/best"}}) {
+  for (const auto& settings :
+       {RunSettings{"runs/a", kNewRunFolder, "best"}, RunSettings{kNewRunFolder, "runs/a/checkpoints", "best"},
+        RunSettings{kNewRunFolder, kNewRunFolder, "runs/a/checkpoints/best"}}) {
     const auto choice = choose(settings);
     CHECK(choice.id == "A");
     CHECK(choice.folder == "runs/a");

@@ -24,7 +24,7 @@ struct LosingLayerImpl : torch::nn::Module {
 };
 
 struct EndedJob {
-  std::map<std::int64_t, double> losses;  // rank 0's
+  std::map<std::int64_t, double> losses;             // rank 0's
   std::map<int, std::vector<ErrorReport>> failures;  // of each slot's lives
   int status = -1;
   std::string log;
@@ -83,7 +83,7 @@ EndedJob lose_device(Fails fails, bool recovery) {
 
 }  // namespace
 
-TEST_CASE("[L03] a rank whose device has failed is replaced, and the job ends as if nothing had happened") {
+TEST_CASE("[L03] fault 24: a rank whose device has failed is replaced, and the job ends as if nothing had happened") {
   const auto wanted = lose_device(Fails::never, true);
   const auto found = lose_device(Fails::once, true);
   INFO(found.log);
@@ -96,7 +96,7 @@ TEST_CASE("[L03] a rank whose device has failed is replaced, and the job ends as
   // The survivor's old buckets had gone before it had new ones.
   CHECK(found.buckets > 0);
   CHECK(FakeDevice::most_beside() == found.buckets);
-  CHECK_THAT(found.log, Catch::Contains("generation 1 is interrupted: rank 1 died (compute, step 3: the device has failed: CUDA "
+  CHECK_THAT(found.log, Catch::Contains("generation 1 is interrupted: rank 1 died (the device has failed: CUDA "
                                         "error: an illegal memory access was encountered)\n"));
 }
 

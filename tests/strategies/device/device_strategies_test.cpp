@@ -139,7 +139,8 @@ const std::vector<StrategyCase>& cases() {
       {"fsdp, hybrid_shard", 4, "fsdp", [](Config& c) { c.fsdp_mode = "hybrid_shard", c.fsdp_shard_size = 2; }},
       {"pipeline", 2, "pipeline", [](Config& c) { c.mesh = "pp=2"; }},
       {"pipeline, measured", 2, "pipeline", [](Config& c) { c.mesh = "pp=2", c.pipeline_costs = "measured"; }},
-      {"pipeline, two chunks", 2, "pipeline", [](Config& c) { c.mesh = "pp=2", c.pipeline_chunks = 2, c.pipeline_schedule = "interleaved"; }},
+      {"pipeline, two chunks", 2, "pipeline",
+       [](Config& c) { c.mesh = "pp=2", c.pipeline_chunks = 2, c.pipeline_schedule = "interleaved"; }},
       {"pipeline, zero_bubble", 2, "pipeline", [](Config& c) { c.mesh = "pp=2", c.pipeline_schedule = "zero_bubble"; }},
       {"pipeline of copies", 4, "pipeline", [](Config& c) { c.mesh = "dp=2,pp=2"; }},
       {"tensor_parallel", 2, "tensor_parallel", [](Config& c) { c.mesh = "tp=2"; }},
@@ -159,7 +160,8 @@ const std::vector<StrategyCase>& cases() {
 double largest(const std::map<std::int64_t, double>& a, const std::map<std::int64_t, double>& b) {
   if (a.size() != b.size() || a.empty()) return 1e9;
   double worst = 0;
-  for (const auto& [step, value] : a) worst = std::max(worst, std::abs(value - b.at(step)) / std::max(1.0, std::abs(value)));
+  for (const auto& [step, value] : a)
+    worst = std::max(worst, std::abs(value - b.at(step)) / std::max(1.0, std::abs(value)));
   return worst;
 }
 

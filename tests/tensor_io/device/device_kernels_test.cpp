@@ -8,7 +8,7 @@
 #include <torch/torch.h>
 
 #include "tensor_io/base/error.hpp"
-#include "tensor_io/cuda/device_kernels_cuda.hpp"  // plain types: nothing of CUDA
+#include "tensor_io/device/pack_items.hpp"
 #include "tests/catch.hpp"
 
 using namespace troupe;
