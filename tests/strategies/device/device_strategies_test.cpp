@@ -38,7 +38,7 @@ struct PlacedNetImpl : torch::nn::Module {
   explicit PlacedNetImpl(c10::Device device) {
     const auto list = register_module("layers", std::make_shared<torch::nn::ModuleListImpl>());
     for (std::int64_t i = 0; i < kLayers; ++i) {
-      layers.push_back(PlacedLayer(device));
+      layers.emplace_back(device);
       list->push_back(layers.back());
     }
   }
@@ -75,7 +75,7 @@ Ran train_placed(const Config& config, bool on_device, std::int64_t breaks_at = 
     const auto optimizer = rank.make_optimizer(*model);
     const auto loss_of = [&](const Batch& batch) {
       const auto output = model->forward(batch.input);
-      const auto loss = (output - batch.target.to(rank.device())).square().mean();
+      auto loss = (output - batch.target.to(rank.device())).square().mean();
       if (rank.steps_done() != breaks_at) return loss;
       return loss + (output - output.detach()).sqrt().sum();
     };
