@@ -86,7 +86,7 @@ bool LoopTasks::perform(Task task) {
     case validation:
       if (const auto epoch = position.cursor().epoch;
           position.epoch_is_over() && epoch % std::max<std::int64_t>(1, config_.validate_every) == 0)
-        return validate(epoch - 1, true);
+        return validate(epoch - 1, task);
       return true;
     case stop: ask_to_stop(); return true;
     case save:
@@ -95,7 +95,7 @@ bool LoopTasks::perform(Task task) {
     case last_validation:
       if (done_before().all > last_validation) return true;
       if (config_.validate_only || !position.epoch_is_over())
-        return validate(position.cursor().epoch - (position.epoch_is_over() ? 1 : 0), false);
+        return validate(position.cursor().epoch - (position.epoch_is_over() ? 1 : 0), task);
       return true;
     case last_save:
       if (!saved_now() || validates_last()) write_checkpoint();
@@ -120,21 +120,21 @@ void LoopTasks::gather_trace_if_due() {
   rank_.retry([&] { perform(trace, trace); });
 }
 
-bool LoopTasks::validate(std::int64_t epoch, bool may_be_best) {
+bool LoopTasks::validate(std::int64_t epoch, Task task) {
   if (!validation_) return true;
   if (rank_.stop_requested()) return false;
   auto report = validation_->run();
   parts_.records.begin();
   if (!report) return false;
   report->epoch = epoch;
-  if (may_be_best && (BestValidation::of(compute_).is_beaten_by(*report) || is_best())) {
+  if (!config_.validate_only && (BestValidation::of(compute_).is_beaten_by(*report) || is_best())) {
     report->best = true;
     BestValidation{report->accuracy, report->loss, rank_.steps_done()}.keep(compute_);
   }
   parts_.records.add(*report, validation_->held_out());
   if (config_.validate_only && !parts_.records.are_shown() && rank_.is_main()) print_line(validation_line(*report));
   if (!parts_.callbacks.on_validation) return true;
-  parts_.own_state.begin_task(may_be_best ? validation : last_validation);
+  parts_.own_state.begin_task(task);
   parts_.callbacks.on_validation(*report);
   return true;
 }

@@ -85,7 +85,7 @@ class LoopTasks {
   bool validates_last() const;
   void refuse_late(const char* call, bool called) const;
   bool is_best() const;
-  bool validate(std::int64_t epoch, bool may_be_best);
+  bool validate(std::int64_t epoch, Task task);
   void ask_to_stop();
   bool saves_now() const;
   bool saved_now() const;

@@ -97,6 +97,18 @@ TEST_CASE("[U04] a regression has no accuracy on the console, and its best check
              Catch::Contains("latest, best"));
 }
 
+TEST_CASE("[U04] a run that ends within an epoch counts its last validation: its best is no worse than what it has said") {
+  const testing::ScratchDirectory folder;
+  const auto done = run_recipe("two_inputs", {"--max_steps", "5", "--checkpoint_dir", folder.path()});
+  INFO(done.output);
+  CHECK(done.code == 0);
+  REQUIRE(held_out_losses(done.output).size() == 1);
+  CHECK(testing::count_of(done.output, "(best so far)") == 1);
+  CHECK_THAT(done.output, Catch::Contains("best held-out loss: "));
+  CHECK_THAT(testing::RunningProcess({TROUPE_PROGRAM, "checkpoint", "ls", folder.path()}).finish().output,
+             Catch::Contains("latest, best"));
+}
+
 TEST_CASE("[U05] adapters learn beside the weights of a safetensors file, which stay as they are") {
   const testing::ScratchDirectory folder;
   const auto base = base_file(folder);

@@ -85,9 +85,11 @@ TEST_CASE("[L03] on a device gradients are summed, and divided with the look at 
   const auto strategy = GENERATE("ddp", "fsdp full_shard", "fsdp hybrid_shard");
   const int ranks = GENERATE(2, 4);
   INFO(strategy << ", " << ranks << " ranks");
-  const auto cpu = train_on(false, "ddp", ranks);
+  const auto short_run = [](SmallTraining& training) { training.steps = 3; };
+  const auto cpu = train_on(false, "ddp", ranks, short_run);
   auto nccl = std::make_shared<troupe::test::ThreadNccl>();
   const auto device = train_on(true, strategy, ranks, [&](SmallTraining& training) {
+    short_run(training);
     training.jobs.options.strategy.fsdp_shard_size = 2;
     training.jobs.options.nccl = nccl;
   });
