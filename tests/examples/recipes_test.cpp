@@ -97,7 +97,8 @@ TEST_CASE("[U04] a regression has no accuracy on the console, and its best check
              Catch::Contains("latest, best"));
 }
 
-TEST_CASE("[U04] a run that ends within an epoch counts its last validation: its best is no worse than what it has said") {
+TEST_CASE(
+    "[U04] a run that ends within an epoch counts its last validation: its best is no worse than what it has said") {
   const testing::ScratchDirectory folder;
   const auto done = run_recipe("two_inputs", {"--max_steps", "5", "--checkpoint_dir", folder.path()});
   INFO(done.output);
