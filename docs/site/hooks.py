@@ -1,5 +1,5 @@
 """Called by MkDocs. Two kinds of files that lie outside of docs/ become part of the site, so that every link in it has an end that the
-build has seen: what a page links to above docs/ (a source, shown as a page of its own), and doxygen's reference, in api/. A program and
+build has seen: what a page links to above docs/ (a source, shown as another page), and doxygen's reference, in api/. A program and
 its twin in Python take the place of `<!-- beside: PATH -->`.
 """
 import pathlib

@@ -77,7 +77,7 @@ void ShardedMesh::attach(std::shared_ptr<torch::nn::Module> model) {
 }
 
 void ShardedMesh::hold_parameters() {
-  ShardedPart part{elsewhere(), {}};
+  ShardedPart part{elsewhere(), {}, true};
   for (const auto& parameter : parameters_) {
     if (mesh_.pp > 1 && parameter.block < 0) part.apart.insert(parameter.name);
   }

@@ -332,7 +332,7 @@ GradientSummary ShardedStrategy::reduce_gradients() {
   if (gathers_) gathers_->end_phase();
   if (!gradients_->order().empty()) summary.await(context_, step_);
   gradients_->receive();
-  summary.device_checks = gradients_->device_checks(*group_);
+  if (!part_.is_cut) summary.device_checks = gradients_->device_checks(*group_);
   if (context_.options.broadcast_buffers && context_.world_size > 1) buffers_->stage(*context_.program_communicator);
   if (context_.rank == 0 && !(context_.options.static_graph && measured_)) {
     auto arrival = gradients_->arrival_order();

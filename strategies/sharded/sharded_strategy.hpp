@@ -40,6 +40,7 @@ struct ShardedMode {
 struct ShardedPart {
   std::set<std::string> elsewhere;  ///< that other ranks hold: not touched
   std::set<std::string> apart;      ///< in units of their own, so that they lie alike wherever the rest differs
+  bool is_cut = false;              ///< the mesh looks at all ranks' gradients itself
 };
 
 /// The mode that the options name. Throws Error(usage).

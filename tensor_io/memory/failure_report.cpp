@@ -8,6 +8,17 @@
 #include "tensor_io/memory/memory_shortage.hpp"
 
 namespace troupe {
+namespace {
+
+ErrorReport lost_device(const std::string& what) {
+  return {.code = ErrorCode::device_lost,
+          .cause = "the device has failed: " + what,
+          .remedy =
+              "look for the device in nvidia-smi and dmesg (Xid); a kernel's own fault, such as an index out of "
+              "range, comes again: CUDA_LAUNCH_BLOCKING=1 shows which kernel it was"};
+}
+
+}  // namespace
 
 ErrorReport failure_report(const std::exception& error, c10::Device device, ErrorReport otherwise) {
   if (const auto* ours = dynamic_cast<const Error*>(&error)) return ours->report();
@@ -18,14 +29,6 @@ ErrorReport failure_report(const std::exception& error, c10::Device device, Erro
   if (has_failed(device)) return lost_device(what);
   otherwise.cause = what;
   return otherwise;
-}
-
-ErrorReport lost_device(const std::string& what) {
-  return {.code = ErrorCode::device_lost,
-          .cause = "the device has failed: " + what,
-          .remedy =
-              "look for the device in nvidia-smi and dmesg (Xid); a kernel's own fault, such as an index out of "
-              "range, comes again: CUDA_LAUNCH_BLOCKING=1 shows which kernel it was"};
 }
 
 }  // namespace troupe

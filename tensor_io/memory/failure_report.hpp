@@ -11,7 +11,4 @@ namespace troupe {
 /// device that has failed, or `otherwise`, whose cause becomes the error's text. In the error's handler.
 ErrorReport failure_report(const std::exception& error, c10::Device device, ErrorReport otherwise);
 
-/// ErrorCode::device_lost, after `what` was the device's answer.
-ErrorReport lost_device(const std::string& what);
-
 }  // namespace troupe

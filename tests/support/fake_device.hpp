@@ -46,7 +46,7 @@ class FakeDevice {
   static void note_bytes(std::int64_t change);
   /// The most since `reset`.
   static std::int64_t most_bytes();
-  /// From now on there are so many bytes. What tensors give back is kept for tensors, as by LibTorch's allocator, until
+  /// From now on there are `bytes` of it. What tensors give back is kept for tensors, as by LibTorch's allocator, until
   /// that empties its cache; others than LibTorch find what is left beside both. `reset` takes the limit away.
   static void limit_memory(std::int64_t bytes);
   /// For another than LibTorch (NCCL): whether there was room. Taken until it is given back with a negative number.

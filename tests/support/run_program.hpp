@@ -69,4 +69,25 @@ inline std::vector<std::string> run_program(int world_size, const Config& config
   return errors;
 }
 
+/// The batches of a step, for a rank's own loop.
+class StepBatches {
+ public:
+  /// Takes one to backward. If the strategy orders the micro-batches, or `at_once`, it waits for the step's last one.
+  /// Returns whether it was the last.
+  bool take(Rank& rank, const std::shared_ptr<const Batch>& batch,
+            const std::function<at::Tensor(const Batch&)>& loss_of, bool at_once = false) {
+    if (!rank.orders_micro_batches() && !at_once) {
+      rank.backward(loss_of(*batch));
+      return batch->last_of_step;
+    }
+    if (batch->micro_batch == 0) of_step_.clear();
+    of_step_.push_back(batch);
+    if (batch->last_of_step) rank.run_micro_batches(of_step_, [&](const Batch& of) { return Loss(loss_of(of)); });
+    return batch->last_of_step;
+  }
+
+ private:
+  std::vector<std::shared_ptr<const Batch>> of_step_;
+};
+
 }  // namespace troupe::testing

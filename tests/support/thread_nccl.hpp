@@ -111,7 +111,7 @@ class ThreadNccl : public NcclApi {
     return NcclResult::in_progress;
   }
 
-  /// Averages of so many elements or more were asked for: NVLS and symmetric kernels know sums alone.
+  /// How many averages of `count` elements or more were asked for: NVLS and symmetric kernels know sums alone.
   std::int64_t averages_from(std::size_t count) const {
     std::lock_guard lock(averages_mutex_);
     return std::count_if(averages_.begin(), averages_.end(), [&](auto other) { return other >= count; });

@@ -56,7 +56,7 @@ c10::Device choose_device(const CommunicatorSettings& settings, const DeviceFact
            std::to_string(place.local_world_size) + " ranks of one process want " + devices(facts.count),
            "NCCL tells ranks on one device apart by process: use troupe launch, or --device cpu");
   }
-  // A launcher may show each process a device of its own, as Slurm does with --gpus-per-task=1: all have number 0, and
+  // A launcher may show each process another device, as Slurm does with --gpus-per-task=1: all have number 0, and
   // NCCL finds out whether they are one.
   const bool shown_one = facts.count == 1;
   if (!enough && !shown_one && !settings.share_device) {

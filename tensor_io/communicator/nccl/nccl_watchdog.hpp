@@ -19,7 +19,7 @@ namespace troupe {
 /// The collectives that are in the stream and not over. A device says nothing when a peer does not come: so one thread
 /// looks, each 10 ms while there are any, whether the oldest has its deadline behind it, or NCCL an error. It also
 /// keeps the tensors alive until they are no longer used, by their events: what LibTorch's record_stream would do by
-/// holding memory back, of which nobody knows how long. It does not drop them itself: to free memory of NCCL's waits
+/// holding memory back for an unknown time. It does not drop them itself: to free memory of NCCL's waits
 /// for all that the device does, a collective that hangs included, and the deadline would not be seen.
 class NcclFlights {
  public:

@@ -79,18 +79,10 @@ Ran train_placed(const Config& config, bool on_device, std::int64_t breaks_at = 
       if (rank.steps_done() != breaks_at) return loss;
       return loss + (output - output.detach()).sqrt().sum();
     };
-    std::vector<std::shared_ptr<const Batch>> of_step;
+    testing::StepBatches of_step;
     auto stream = rank.loader(data);
     while (const auto batch = stream.next()) {
-      if (rank.orders_micro_batches()) {
-        if (batch->micro_batch == 0) of_step.clear();
-        of_step.push_back(batch);
-        if (!batch->last_of_step) continue;
-        rank.run_micro_batches(of_step, [&](const Batch& of) { return Loss(loss_of(of)); });
-      } else {
-        rank.backward(loss_of(*batch));
-      }
-      if (!batch->last_of_step) continue;
+      if (!of_step.take(rank, batch, loss_of)) continue;
       const auto report = rank.step(*optimizer);
       if (rank.rank() != 0 || report.repeat) continue;
       std::lock_guard lock(mutex);

@@ -94,24 +94,16 @@ struct MeshRun {
       return torch::nn::functional::cross_entropy(forward(*module, batch.input).flatten(0, 1), batch.target.flatten());
     };
     const auto data = token_samples();
-    std::vector<std::shared_ptr<const Batch>> of_step;
+    testing::StepBatches of_step;
     auto stream = rank.loader(data);
     while (const auto batch = stream.next()) {
       between(rank, *module);
       try {
-        if (rank.orders_micro_batches() || steps_at_once) {
-          if (batch->micro_batch == 0) of_step.clear();
-          of_step.push_back(batch);
-          if (!batch->last_of_step) continue;
-          rank.run_micro_batches(of_step, [&](const Batch& of) { return Loss(loss_of(of)); });
-        } else {
-          rank.backward(loss_of(*batch));
-        }
+        if (!of_step.take(rank, batch, loss_of, steps_at_once)) continue;
       } catch (const Error& error) {
         rank.recover(error);
         continue;
       }
-      if (!batch->last_of_step) continue;
       const auto report = rank.step(*optimizer);
       if (report.repeat) continue;
       std::lock_guard lock(mutex_);
