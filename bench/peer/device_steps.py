@@ -30,7 +30,8 @@ class Trainer:
         self.device = torch.device(options.device)
         self.autocast = options.precision == "bf16" and options.strategy == "ddp"
         self.steps = 0
-        self.job = jobs.JOBS[options.job](0, options.batch)
+        with torch.device(self.device):  # made there: on the host GPT-124M's values take seconds, for each setting
+            self.job = jobs.JOBS[options.job](0, options.batch)
         dtype = torch.float64 if options.precision == "fp64" else torch.float32
         self.job.model.to(self.device, dtype)
         self.inputs, self.targets = ([tensor.to(self.device, dtype if tensor.is_floating_point() else None) for tensor in tensors]

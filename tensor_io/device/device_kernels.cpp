@@ -40,6 +40,7 @@ void with_type(const char* kernel, at::ScalarType dtype, Work&& work) {
 void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::span<const std::int64_t> offsets,
           double scale) {
   if (sources.size() != offsets.size()) refuse("pack", "sources and offsets differ in number");
+  if (sources.empty()) return;  // also into a bucket of f64, whose gradients take a copy each
   if (!bucket.is_contiguous() || !is_known(bucket.scalar_type()))
     refuse("pack", std::string("a bucket of ") + c10::toString(bucket.scalar_type()));
   for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -50,7 +51,6 @@ void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::sp
       refuse("pack", "source " + std::to_string(i) + " does not fit the bucket");
     }
   }
-  if (sources.empty()) return;
   if (bucket.is_cuda()) return of_device("pack", bucket).pack(bucket, sources, offsets, scale);
   const auto loop = [bucket, scale, sources = std::vector(sources.begin(), sources.end()),
                      offsets = std::vector(offsets.begin(), offsets.end())] {

@@ -11,7 +11,9 @@
 namespace troupe::test {
 
 /// An NCCL that is none: it writes down what is called and answers what the test has set, success otherwise. What is
-/// tested with it is what we do with NCCL's answers, not NCCL.
+/// tested with it is what we do with NCCL's answers, not NCCL. As with NCCL 2.28, split and add_window return success
+/// and go on for two looks (unless the test scripts them); what they make is there then, and another call before is an
+/// invalid argument.
 class ScriptedNccl : public NcclApi {
  public:
   /// The next answers of this call, in turn; then success.
@@ -56,7 +58,11 @@ class ScriptedNccl : public NcclApi {
     if (!script.empty()) {
       *state = script.front();
       script.pop_front();
+    } else if (under_way_ > 0) {
+      --under_way_;
+      *state = NcclResult::in_progress;
     }
+    if (*state == NcclResult::success && made_) std::exchange(made_, nullptr)();
     return NcclResult::success;
   }
   std::string last_error(NcclComm) override { return last_error_; }
@@ -64,9 +70,8 @@ class ScriptedNccl : public NcclApi {
   NcclResult destroy(NcclComm) override { return called("destroy"); }
   NcclResult abort(NcclComm) override { return called("abort"); }
   NcclResult split(NcclComm, int color, int, NcclComm* comm, const std::string&) override {
-    const auto result = called("split");
-    *comm = color < 0 ? nullptr : this;
-    return result;
+    *comm = nullptr;
+    return goes_on("split", [=, this] { *comm = color < 0 ? nullptr : this; });
   }
   NcclResult memory(void** data, std::size_t bytes) override {
     *data = ::operator new(bytes);
@@ -77,8 +82,7 @@ class ScriptedNccl : public NcclApi {
     return called("free_memory");
   }
   NcclResult add_window(NcclComm, void*, std::size_t, void** window) override {
-    *window = this;
-    return called("add_window");
+    return goes_on("add_window", [=, this] { *window = this; });
   }
   NcclResult remove_window(NcclComm, void*) override { return called("remove_window"); }
   NcclResult group_start() override { return called("group_start"); }
@@ -102,6 +106,21 @@ class ScriptedNccl : public NcclApi {
   NcclResult recv(void*, std::size_t, NcclType, int, NcclComm, NcclStream) override { return called("recv"); }
 
  private:
+  NcclResult goes_on(const std::string& call, std::function<void()> made) {
+    bool is_scripted;
+    {
+      std::lock_guard lock(mutex_);
+      is_scripted = !answers_[call].empty();
+    }
+    const auto result = called(call);
+    if (is_scripted) made();
+    std::lock_guard lock(mutex_);
+    if (!is_scripted && is_launched(result)) {
+      made_ = std::move(made);
+      under_way_ = 2;
+    }
+    return result;
+  }
   NcclResult called(const std::string& call) {
     {
       std::lock_guard lock(mutex_);
@@ -110,6 +129,7 @@ class ScriptedNccl : public NcclApi {
     if (on_call) on_call(call);
     std::lock_guard lock(mutex_);
     auto& script = answers_[call];
+    if (under_way_ > 0 && call != "abort" && call != "group_start") return NcclResult::invalid_argument;
     if (script.empty()) return NcclResult::success;
     const auto result = script.front();
     script.pop_front();
@@ -121,6 +141,8 @@ class ScriptedNccl : public NcclApi {
   NcclResult background_ = NcclResult::success;
   std::vector<std::string> calls_;
   int looks_ = 0;
+  int under_way_ = 0;            // looks until the call that returned is over
+  std::function<void()> made_;  // what it makes then
   std::string last_error_;
 };
 

@@ -29,8 +29,8 @@ enum class NcclOp : std::uint8_t { sum = 0, product, max, min, avg };
 using NcclComm = void*;    ///< ncclComm_t
 using NcclStream = void*;  ///< cudaStream_t
 
-/// NCCL's calls, one to one, in its non-blocking mode: each may return in_progress, and goes on in the background until
-/// async_error says otherwise. Every call but async_error is for one thread at a time per communicator.
+/// NCCL's calls, one to one, in its non-blocking mode: each may go on in the background, also one that returned success,
+/// until async_error says otherwise; until then no other call but abort is allowed. Every call but async_error is for one thread at a time per communicator.
 class NcclApi {
  public:
   virtual ~NcclApi() = default;

@@ -105,6 +105,8 @@ void NcclLife::pause(int looks) const {
   }
 }
 
+// That a call returns success says nothing: ncclCommSplit and ncclCommWindowRegister of 2.28 do, and go on in the
+// background. Only the communicator's state says that a call is over.
 void NcclLife::settle(const std::string& what, NcclResult result, std::chrono::milliseconds timeout) {
   const auto deadline = options_.clock.now() + timeout;
   for (int looks = 0;; ++looks) {
@@ -112,8 +114,7 @@ void NcclLife::settle(const std::string& what, NcclResult result, std::chrono::m
     if (state == State::failed || state == State::ended) {
       throw Error(ErrorCode::aborted, what, "communicator '" + options_.name + "' was aborted");
     }
-    if (result == NcclResult::success) return;
-    if (result != NcclResult::in_progress) {
+    if (!is_launched(result)) {
       std::string detail;
       {
         std::lock_guard lock(shared_->mutex);
@@ -121,13 +122,14 @@ void NcclLife::settle(const std::string& what, NcclResult result, std::chrono::m
       }
       fail(nccl_failure(result, what, detail));
     }
+    if (looks > 0 && result == NcclResult::success) return;
     if (options_.clock.now() > deadline) {
       fail({.code = ErrorCode::timeout,
             .cause = "NCCL " + what + ": not over after " + std::to_string(timeout.count()) + " ms",
             .remedy =
                 "is every rank running, and does it make the same calls? NCCL_DEBUG=INFO shows how far each came"});
     }
-    pause(looks);
+    if (looks > 0) pause(looks);
     std::lock_guard lock(shared_->mutex);
     if (shared_->state == State::failed || shared_->state == State::ended) continue;
     NcclResult background = NcclResult::success;
@@ -196,11 +198,7 @@ std::unique_ptr<NcclLife> NcclLife::split(int color, int key, const std::string&
   options.name = name;
   auto child = std::unique_ptr<NcclLife>(new NcclLife(std::move(options), *made));
   // The new one has a state of its own, and may be on its way still.
-  child->manage("set-up of communicator '" + name + "'", [](NcclApi& api, NcclComm comm) {
-    NcclResult state = NcclResult::success;
-    const auto asked = api.async_error(comm, &state);
-    return asked == NcclResult::success ? state : asked;
-  });
+  child->manage("set-up of communicator '" + name + "'", [](NcclApi&, NcclComm) { return NcclResult::in_progress; });
   return child;
 }
 

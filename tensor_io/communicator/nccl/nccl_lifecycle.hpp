@@ -32,9 +32,8 @@ struct NcclLifeOptions {
 ///                            |                    |
 ///                            +--error, deadline, abort--> failed --(a thread of its own aborts)--> ended
 ///
-/// 1. A call that returns in_progress is waited for by polling async_error, until the deadline. Calls of other threads
-/// wait for that:
-///    memory may be given back by any of them.
+/// 1. Each call is waited for by polling async_error, until the deadline, whatever it returned. Calls of other threads
+///    wait for that: memory may be given back by any of them.
 /// 2. The first failure wins; after it nothing but abort is called. Destroy never follows an error. Nothing
 ///    is revoked: NCCL 2.28's revoke frees the pending group, which its abort then reads
 ///    (github.com/NVIDIA/nccl/pull/2251).

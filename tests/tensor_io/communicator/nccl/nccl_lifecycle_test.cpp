@@ -190,8 +190,21 @@ TEST_CASE("[L03] nccl: a group that is cut out waits for the parent, then for it
   const auto child = life.split(0, 0, "part");
   REQUIRE(child);
   CHECK(child->ready());
-  CHECK((api->looks() == 4));
+  CHECK((api->looks() == 5));  // one is the set-up's
   CHECK_FALSE(life.split(-1, 0, "none"));
+}
+
+TEST_CASE("[L03] nccl: a call that returned success, and goes on, is waited for", "[nccl]") {
+  const auto api = std::make_shared<ScriptedNccl>();
+  NcclLife life(life_of(api));
+  life.connect(2, 0, "id");
+  void* window = nullptr;
+  life.manage("window", [&](NcclApi& calls, NcclComm comm) { return calls.add_window(comm, &life, 1, &window); });
+  CHECK(window != nullptr);
+  CHECK_NOTHROW(life.launch("all_reduce", kAllReduce));
+  const auto child = life.split(0, 0, "part");
+  REQUIRE(child);
+  CHECK_NOTHROW(child->launch("all_reduce", kAllReduce));
 }
 
 TEST_CASE("[L03] nccl: what fails in the background is found without a call", "[nccl]") {
