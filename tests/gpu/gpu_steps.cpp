@@ -3,7 +3,7 @@
 //   printf 'block 5\n' | build/cuda/tests/gpu/gpu_steps --job gpt_tiny --batch 2 [--strategy ddp|fsdp]
 //                          [--precision fp64|fp32|bf16]
 //                          [--device auto] [--ranks 1] [--share-device false] [--as-ranks 1] [--offload false]
-//                          [--graphs false]
+//                          [--graphs false] [--vote auto] [--profile steps=8:12 --run-dir FOLDER]
 //
 // bf16 is autocast with ddp, and the dtype of forward and backward with fsdp. `--as-ranks N`: the batches of N ranks,
 // joined.
@@ -13,6 +13,7 @@
 //                             block's by N, the device's end included
 //   stuck     a collective that one rank never joins is aborted -> `abort_s T`: until its end
 //   lonely    NCCL's set-up, to which rank 1 never comes, ends at its deadline -> `set_up_s T`
+//   launches N  all_reduces of 1,000 numbers, one after the other -> `launch_us T`: of one, on the host
 //   assert    a kernel fails before a step
 //   quit
 #include <signal.h>
@@ -39,7 +40,7 @@ using namespace step_job;
 namespace {
 
 struct Options {
-  std::string job = "gpt_tiny", strategy = "ddp", precision = "fp32", device = "auto";
+  std::string job = "gpt_tiny", strategy = "ddp", precision = "fp32", device = "auto", vote, profile = "off", run_dir;
   int batch = 1, ranks = 1, as_ranks = 1;
   bool share_device = false, offload = false, graphs = false;
 };
@@ -49,7 +50,10 @@ Options parse(int argc, char** argv) {
   const std::map<std::string, std::string*> texts{{"--job", &options.job},
                                                   {"--strategy", &options.strategy},
                                                   {"--precision", &options.precision},
-                                                  {"--device", &options.device}};
+                                                  {"--device", &options.device},
+                                                  {"--vote", &options.vote},
+                                                  {"--profile", &options.profile},
+                                                  {"--run-dir", &options.run_dir}};
   const std::map<std::string, int*> numbers{
       {"--batch", &options.batch}, {"--ranks", &options.ranks}, {"--as-ranks", &options.as_ranks}};
   const std::map<std::string, bool*> switches{
@@ -195,6 +199,17 @@ double abandon_set_up(troupe::Rank& rank) {
   return seconds;
 }
 
+double time_launches(troupe::Rank& rank, int count) {
+  const auto tensor = torch::zeros({1000}, at::TensorOptions().device(rank.device()));
+  rank.all_reduce(tensor);
+  wait_for_device(rank.device());
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < count; ++i) rank.all_reduce(tensor);
+  const double us = 1e3 * ms_since(begin) / count;
+  wait_for_device(rank.device());
+  return us;
+}
+
 // An index that is out of bounds stops the device's kernel, and with it all that this process has there.
 void fail_kernel(const troupe::Rank& rank) {
   const auto device = rank.device();
@@ -220,6 +235,9 @@ void serve(troupe::Rank& rank, const Options& options) {
     } else if (line == "lonely") {
       const double seconds = abandon_set_up(rank);
       if (rank.is_main()) print_exact("set_up_s", {seconds});
+    } else if (line.rfind("launches ", 0) == 0) {
+      const double us = time_launches(rank, std::max(1, std::stoi(line.substr(9))));
+      if (rank.is_main()) print_exact("launch_us", {us});
     } else if (line == "assert") {
       fail_kernel(rank);
       run_step(rank, options, job, *optimizer);
@@ -258,7 +276,9 @@ int main(int argc, char** argv) {
         config.cuda_graphs = options.graphs;
         set_optimizer(options.job, config);
         config.collective_timeout = 120;
-        config.run_dir = "";
+        if (!options.vote.empty()) config.vote = options.vote;
+        config.profile = options.profile;
+        config.run_dir = options.run_dir;
         config.save_every = -1;
       });
 }

@@ -1,7 +1,7 @@
 """The parts of ./dev gpu-check: one table. A part is a name, its limit in seconds, and steps; a step is a process.
 
 A step's words are formatted. {test_gpu}, {gpu_rows} and {folder} are what was built. {python} runs this folder's
-scripts {steps_test}, {step_rows} and {counters}. {memory} is the smallest device's in MiB. {nvidia-smi},
+scripts {steps_test}, {strategies_test}, {step_rows} and {counters}. {memory} is the smallest device's in MiB. {nvidia-smi},
 {compute-sanitizer} and {ncu} are tools of the machine: without its tool a step does not run. A step with a tag stands
 for the tests of test_gpu that have it, each of them a step.
 """
@@ -66,6 +66,8 @@ PARTS = (
     Part("ddp", 30, "ddp's losses, graphs to the bit, graphs with paced collectives", (case(DDP), tests("ddp"))),
     Part("sharded", 30, "fsdp, offload, activation checkpointing", (case(FSDP), tests("sharded"))),
     Part("two_ranks", 60, "two processes on one device", (case(TWO_DDP), case(STUCK), case(TWO_FSDP), case(LONELY))),
+    Part("strategies", 60, "each strategy started by troupe launch, two to four processes on one device", (
+        Step("every strategy", ("{python}", "{strategies_test}", "{folder}")),)),
     Part("faults", 20, "a kernel that fails, a bucket beside a full cache", (case(ASSERT), tests("faults"))),
     Part("rows", 40, "rows of our own, memory throughput by ncu", (
         rows("kernels"), rows("optimizer"), rows("ddp"), rows("abort"),
