@@ -172,6 +172,22 @@ TEST_CASE("[L03] every strategy trains on a device to the CPU's losses and gradi
   CHECK(largest(cpu.norms, device.norms) < 1e-6);
 }
 
+TEST_CASE("[L03] a model in f64 trains on a device to the CPU's losses and gradient norms") {
+  struct DefaultDtype {
+    DefaultDtype() { torch::set_default_dtype(caffe2::TypeMeta::Make<double>()); }
+    ~DefaultDtype() { torch::set_default_dtype(caffe2::TypeMeta::Make<float>()); }
+  } f64;
+  const std::string strategy = GENERATE("ddp", "zero2", "fsdp", "local_sgd", "diloco");
+  INFO(strategy);
+  auto config = small_config(2, strategy);
+  config.sync_every = 2;
+  const auto cpu = train_placed(config, false), device = train_placed(config, true);
+  REQUIRE(testing::joined(cpu.errors) == "");
+  REQUIRE(testing::joined(device.errors) == "");
+  CHECK(largest(cpu.losses, device.losses) < 1e-12);
+  CHECK(largest(cpu.norms, device.norms) < 1e-12);
+}
+
 TEST_CASE("[L03] on a device a gradient that is not finite is found whatever cuts the model") {
   const auto mesh = GENERATE("pp=2", "tp=2", "fsdp=2,pp=2");
   INFO(mesh);
