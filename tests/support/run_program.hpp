@@ -75,7 +75,7 @@ class StepBatches {
   /// Takes one to backward. If the strategy orders the micro-batches, or `at_once`, it waits for the step's last one.
   /// Returns whether it was the last.
   bool take(Rank& rank, const std::shared_ptr<const Batch>& batch,
-            const std::function<at::Tensor(const Batch&)>& loss_of, bool at_once = false) {
+            const std::function<at::Tensor(const Batch&)>& loss_of, bool at_once = false) try {
     if (!rank.orders_micro_batches() && !at_once) {
       rank.backward(loss_of(*batch));
       return batch->last_of_step;
@@ -84,6 +84,9 @@ class StepBatches {
     of_step_.push_back(batch);
     if (batch->last_of_step) rank.run_micro_batches(of_step_, [&](const Batch& of) { return Loss(loss_of(of)); });
     return batch->last_of_step;
+  } catch (const Error& error) {  // a collective in forward or backward: the step's batches come again
+    rank.recover(error);
+    return false;
   }
 
  private:

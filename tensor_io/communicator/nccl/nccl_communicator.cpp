@@ -124,7 +124,7 @@ Communicator& NcclCommunicator::host(const CollectiveRecord& record) {
   return *host_;
 }
 
-void NcclCommunicator::launch(const CollectiveRecord& record, std::vector<at::Tensor> tensors,
+void NcclCommunicator::launch(const CollectiveRecord& record, const std::vector<at::Tensor>& tensors,
                               const NcclLife::Calls& calls) {
   const auto current = DeviceStream::current(options().device);
   if (graph_under_way(options().device) != nullptr) {
@@ -139,7 +139,7 @@ void NcclCommunicator::launch(const CollectiveRecord& record, std::vector<at::Te
     const CurrentStream place(stream_);
     life_->launch(record.describe(), calls);
   }
-  flights_->add(record, stream_, std::move(tensors), &current);
+  flights_->add(record, stream_, tensors, &current);
   waits_.leave(std::move(arrived), current);
 }
 
@@ -198,7 +198,7 @@ void NcclCommunicator::do_gather(const at::Tensor& output, const at::Tensor& inp
   const auto type = nccl_type(input.scalar_type());
   std::vector<at::Tensor> used = {input};
   if (rank() == root) used.push_back(output);
-  launch(record, std::move(used), [&](NcclApi& api, NcclComm comm) {
+  launch(record, used, [&](NcclApi& api, NcclComm comm) {
     if (rank() == root) {
       const auto received = for_each_rank(world_size(), [&](int from) {
         auto* slice = start_of(output) + static_cast<std::size_t>(from) * input.nbytes();
@@ -219,7 +219,7 @@ void NcclCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& in
   const auto type = nccl_type(output.scalar_type());
   std::vector<at::Tensor> used = {output};
   if (rank() == root) used.push_back(input);
-  launch(record, std::move(used), [&](NcclApi& api, NcclComm comm) {
+  launch(record, used, [&](NcclApi& api, NcclComm comm) {
     if (rank() == root) {
       const auto sent = for_each_rank(world_size(), [&](int to) {
         auto* slice = start_of(input) + static_cast<std::size_t>(to) * output.nbytes();

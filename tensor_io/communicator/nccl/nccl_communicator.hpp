@@ -61,7 +61,7 @@ class NcclCommunicator final : public Communicator {
   /// The communicator for the CPU's tensors, at this record's step.
   Communicator& host(const CollectiveRecord& record);
   /// Launches `calls` after what the current stream holds, and makes that wait for them.
-  void launch(const CollectiveRecord& record, std::vector<at::Tensor> tensors, const NcclLife::Calls& calls);
+  void launch(const CollectiveRecord& record, const std::vector<at::Tensor>& tensors, const NcclLife::Calls& calls);
 
   std::unique_ptr<Communicator> host_;
   DeviceStream stream_;

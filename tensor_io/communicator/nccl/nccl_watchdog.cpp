@@ -26,9 +26,10 @@ void NcclFlights::stop() noexcept {
   if (thread_.joinable()) thread_.join();
 }
 
-void NcclFlights::add(const CollectiveRecord& record, const DeviceStream& stream, std::vector<at::Tensor> tensors,
+void NcclFlights::add(const CollectiveRecord& record, const DeviceStream& stream, const std::vector<at::Tensor>& tensors,
                       const DeviceStream* user) {
-  std::vector<at::Tensor> over;  // dropped outside of the lock
+  std::vector<c10::Storage> memory, over;  // `over` is dropped outside of the lock
+  for (const auto& tensor : tensors) memory.push_back(tensor.storage());
   std::lock_guard lock(mutex_);
   over.swap(over_);
   if (spare_.empty()) spare_.emplace_back(options_.device);
@@ -36,7 +37,7 @@ void NcclFlights::add(const CollectiveRecord& record, const DeviceStream& stream
   spare_.pop_back();
   event.record(stream);
   if (user != nullptr) user->wait(event);
-  flights_.push_back({record, std::move(event), options_.now(), std::move(tensors)});
+  flights_.push_back({record, std::move(event), options_.now(), std::move(memory)});
   if (flights_.size() == 1) changed_.notify_all();
 }
 
@@ -48,7 +49,7 @@ void NcclFlights::look() {
     try {
       while (!flights_.empty() && flights_.front().end.done()) {
         auto& first = flights_.front();
-        for (auto& tensor : first.tensors) over_.push_back(std::move(tensor));
+        for (auto& memory : first.memory) over_.push_back(std::move(memory));
         spare_.push_back(std::move(first.end));
         flights_.pop_front();
       }

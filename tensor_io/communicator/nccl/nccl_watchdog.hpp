@@ -37,10 +37,11 @@ class NcclFlights {
   NcclFlights(const NcclFlights&) = delete;
   NcclFlights& operator=(const NcclFlights&) = delete;
 
-  /// What `stream` holds by now is `record`'s, and uses `tensors`. `user`, where there is one, waits for its end: here,
-  /// since a flight that is over may be looked at, and its event be gone, before this returns. Drops the tensors of
+  /// What `stream` holds by now is `record`'s, and uses the memory of `tensors`; it keeps the memory alone, since a
+  /// tensor's graph may hold the communicator, and with it these flights. `user`, where there is one, waits for its end: here,
+  /// since a flight that is over may be looked at, and its event be gone, before this returns. Drops the memory of
   /// flights that are over.
-  void add(const CollectiveRecord& record, const DeviceStream& stream, std::vector<at::Tensor> tensors,
+  void add(const CollectiveRecord& record, const DeviceStream& stream, const std::vector<at::Tensor>& tensors,
            const DeviceStream* user = nullptr);
   /// Finds what is over, and says what has failed. Nothing a second time.
   void look();
@@ -55,7 +56,7 @@ class NcclFlights {
     CollectiveRecord record;
     DeviceEvent end;
     std::chrono::steady_clock::time_point launched;
-    std::vector<at::Tensor> tensors;
+    std::vector<c10::Storage> memory;
   };
   void watch();
 
@@ -65,7 +66,7 @@ class NcclFlights {
   // Guarded by mutex_.
   std::deque<Flight> flights_;      // in launch order, which is the stream's
   std::vector<DeviceEvent> spare_;  // events are made once
-  std::vector<at::Tensor> over_;    // of flights that are over
+  std::vector<c10::Storage> over_;  // of flights that are over
   bool failed_ = false, stopping_ = false;
   std::thread thread_;
 };

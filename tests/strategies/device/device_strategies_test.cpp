@@ -54,10 +54,12 @@ struct Ran {
   std::map<std::int64_t, double> losses;  // by step
   std::map<std::int64_t, double> norms;
   std::vector<std::string> errors;
+  std::int64_t generations = 0;
 };
 
-// `breaks_at`: a step whose loss is finite and its gradients are not; -1: none.
-Ran train_placed(const Config& config, bool on_device, std::int64_t breaks_at = -1) {
+// `breaks_at`: a step whose loss is finite and its gradients are not; -1: none. `dies`: a fault of rank 1's first life.
+Ran train_placed(const Config& config, bool on_device, std::int64_t breaks_at = -1,
+                 std::optional<PlacedFault> dies = std::nullopt) {
   FakeDevice::reset();
   Ran ran;
   std::mutex mutex;
@@ -65,6 +67,14 @@ Ran train_placed(const Config& config, bool on_device, std::int64_t breaks_at = 
   if (on_device) {
     simulation.rank.device = FakeDevice::device();
     simulation.rank.nccl = std::make_shared<troupe::test::ThreadNccl>();
+  }
+  if (dies) {
+    simulation.recovery.enabled = true;
+    simulation.recovery.replace_timeout = std::chrono::seconds(60);  // as many ranks as before
+    simulation.faults = [dies](int slot, int life) {
+      return slot == 1 && life == 0 ? std::vector{*dies} : std::vector<PlacedFault>();
+    };
+    simulation.on_membership = [&ran](const Membership& next) { ran.generations = next.generation; };
   }
   const auto input = torch::randn({64, 2, kWidth}, at::detail::createCPUGenerator(5));
   const auto data = std::make_shared<TensorDataset>(input, input.cumsum(1).sin());
@@ -119,6 +129,7 @@ struct StrategyCase {
   int ranks;
   std::string strategy;
   std::function<void(Config&)> change;
+  bool has_copies = true;  // of each parameter, on another rank or in a snapshot there
 };
 
 const std::vector<StrategyCase>& cases() {
@@ -129,15 +140,18 @@ const std::vector<StrategyCase>& cases() {
       {"fsdp", 2, "fsdp", [](Config&) {}},
       {"fsdp, shard_grad_op", 2, "fsdp", [](Config& c) { c.fsdp_mode = "shard_grad_op"; }},
       {"fsdp, hybrid_shard", 4, "fsdp", [](Config& c) { c.fsdp_mode = "hybrid_shard", c.fsdp_shard_size = 2; }},
-      {"pipeline", 2, "pipeline", [](Config& c) { c.mesh = "pp=2"; }},
-      {"pipeline, measured", 2, "pipeline", [](Config& c) { c.mesh = "pp=2", c.pipeline_costs = "measured"; }},
+      {"pipeline", 2, "pipeline", [](Config& c) { c.mesh = "pp=2"; }, false},
+      {"pipeline, measured", 2, "pipeline", [](Config& c) { c.mesh = "pp=2", c.pipeline_costs = "measured"; }, false},
       {"pipeline, two chunks", 2, "pipeline",
-       [](Config& c) { c.mesh = "pp=2", c.pipeline_chunks = 2, c.pipeline_schedule = "interleaved"; }},
-      {"pipeline, zero_bubble", 2, "pipeline", [](Config& c) { c.mesh = "pp=2", c.pipeline_schedule = "zero_bubble"; }},
+       [](Config& c) { c.mesh = "pp=2", c.pipeline_chunks = 2, c.pipeline_schedule = "interleaved"; }, false},
+      {"pipeline, zero_bubble", 2, "pipeline", [](Config& c) { c.mesh = "pp=2", c.pipeline_schedule = "zero_bubble"; },
+       false},
       {"pipeline of copies", 4, "pipeline", [](Config& c) { c.mesh = "dp=2,pp=2"; }},
-      {"tensor_parallel", 2, "tensor_parallel", [](Config& c) { c.mesh = "tp=2"; }},
-      {"tensor_parallel, tokens", 2, "tensor_parallel", [](Config& c) { c.mesh = "tp=2", c.sequence_parallel = true; }},
-      {"mesh of layers and stages", 4, "pipeline", [](Config& c) { c.mesh = "tp=2,pp=2"; }},
+      {"tensor_parallel", 2, "tensor_parallel", [](Config& c) { c.mesh = "tp=2"; }, false},
+      {"tensor_parallel, tokens", 2, "tensor_parallel", [](Config& c) { c.mesh = "tp=2", c.sequence_parallel = true; },
+       false},
+      {"mesh of layers and stages", 4, "pipeline", [](Config& c) { c.mesh = "tp=2,pp=2"; }, false},
+      {"copies of layers", 4, "tensor_parallel", [](Config& c) { c.mesh = "dp=2,tp=2"; }},
       {"mesh of shards and stages", 4, "pipeline", [](Config& c) { c.mesh = "fsdp=2,pp=2"; }},
       {"mesh of shards and layers", 4, "tensor_parallel", [](Config& c) { c.mesh = "fsdp=2,tp=2"; }},
       {"local_sgd", 2, "local_sgd", [](Config& c) { c.sync_every = 2; }},
@@ -167,6 +181,30 @@ TEST_CASE("[L03] every strategy trains on a device to the CPU's losses and gradi
   const auto cpu = train_placed(config, false), device = train_placed(config, true);
   REQUIRE(testing::joined(cpu.errors) == "");
   REQUIRE(testing::joined(device.errors) == "");
+  REQUIRE(cpu.losses.size() >= 4);
+  CHECK(largest(cpu.losses, device.losses) < 1e-6);
+  CHECK(largest(cpu.norms, device.norms) < 1e-6);
+}
+
+TEST_CASE("[L03] in every strategy a rank on a device dies and is replaced, and the losses are the CPU's") {
+  const auto& one = cases()[GENERATE(range(std::size_t{0}, cases().size()))];
+  const std::string place = GENERATE("backward", "vote", "committed");
+  INFO(one.what << ", " << place);
+  auto config = small_config(one.ranks, one.strategy);
+  one.change(config);
+  config.snapshot_every = 2;
+  if (one.ranks == 1) return;  // no other is left
+  const PlacedFault dies{.place = place, .step = 3};
+  const auto cpu = train_placed(config, false, -1, dies), device = train_placed(config, true, -1, dies);
+  if (!one.has_copies) {
+    CHECK_THAT(testing::joined(cpu.errors), Catch::Contains("no other rank holds the part"));
+    CHECK_THAT(testing::joined(device.errors), Catch::Contains("no other rank holds the part"));
+    return;
+  }
+  REQUIRE(testing::joined(cpu.errors) == "");
+  REQUIRE(testing::joined(device.errors) == "");
+  CHECK(cpu.generations == 2);
+  CHECK(device.generations == 2);
   REQUIRE(cpu.losses.size() >= 4);
   CHECK(largest(cpu.losses, device.losses) < 1e-6);
   CHECK(largest(cpu.norms, device.norms) < 1e-6);
