@@ -2,8 +2,8 @@
 
 namespace troupe {
 
-/// Makes the strategies and communication hooks that ship known to make_strategy. A strategy that the program has
-/// registered under the name of one that ships stays. troupe::main calls it; any thread, more than once.
+/// Registers the strategies and communication hooks that ship with Troupe for make_strategy. A strategy that the
+/// program has registered under a shipped name stays. troupe::main calls it; any thread, more than once.
 void register_shipped_strategies();
 
 }  // namespace troupe

@@ -1,5 +1,5 @@
 #pragma once
-// Data sets: your own, those that come with Troupe, and how a batch is made of samples.
+// Data sets: your own, those that come with Troupe, and the collation of samples into a batch.
 #include "tensor_io/data/bad_samples.hpp"
 #include "tensor_io/data/collate.hpp"
 #include "tensor_io/data/dataset.hpp"

@@ -1,5 +1,5 @@
 #pragma once
-// Layers that stand in for LibTorch's, and what Troupe does to a model: blocks, deferred initialisation, recomputed
+// Layers that replace LibTorch's, and Troupe's changes to a model: blocks, deferred initialisation, recomputed
 // activations, batch norm over all ranks.
 #include "actors/block/activation_checkpointing.hpp"
 #include "actors/block/block.hpp"

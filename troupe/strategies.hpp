@@ -1,5 +1,5 @@
 #pragma once
-// Strategies and pipeline schedules of your own, actors beside them, and the suite that every strategy passes.
+// Your own strategies and pipeline schedules, actors beside them, and the suite that every strategy passes.
 #include "actors/strategy/own_actor.hpp"
 #include "actors/strategy/strategy.hpp"
 #include "launch/program/strategy_conformance.hpp"

@@ -1,6 +1,6 @@
 #pragma once
-// For tests of your own, with Catch2, GoogleTest or another framework; before or behind its header. Link
-// troupe::testing. LibTorch defines a CHECK of its own: it is as it was behind this header, for Catch2's.
+// For your own tests, with Catch2, GoogleTest or another framework; before or after its header. Link troupe::testing.
+// LibTorch defines a CHECK, too: after this header CHECK is as it was before, for Catch2's.
 #pragma push_macro("CHECK")
 #undef CHECK
 #include <c10/util/Logging.h>
@@ -17,8 +17,8 @@
 
 namespace troupe::testing {
 
-/// Throws Error(mismatch), with the times, where less than `least` (0 to 1) of the last run's communication was hidden,
-/// or where it made no step.
+/// Throws Error(mismatch), with the times, if less than `least` (0 to 1) of the last run's communication was hidden, or
+/// if it made no step.
 inline void require_overlap(double least, const char* where) {
   const auto profile = profile_of_process().get();
   if (profile.steps() == 0) throw Error(ErrorCode::mismatch, where, "no step was made, so nothing was hidden");
@@ -33,8 +33,8 @@ inline void require_overlap(double least, const char* where) {
 #define TROUPE_WHERE(file, line) file ":" TROUPE_TEXT_OF(line)
 
 /// After troupe::run or troupe::main, in the same process: at least this share (0 to 1) of the reducers' time in
-/// collectives was hidden behind compute, over all ranks of the process (`--ranks 4`). Throws where it was less, and
-/// says the times. A run without steps hides nothing.
+/// collectives was hidden behind compute, over all ranks of the process (`--ranks 4`). Throws if it was less, with the
+/// times. A run without steps hides nothing.
 ///
 ///     char program[] = "train", ranks[] = "--ranks=4";
 ///     char* arguments[] = {program, ranks};

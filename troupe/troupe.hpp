@@ -1,6 +1,6 @@
 #pragma once
 // Everything that a training program needs. By subject: the headers beside this one.
-// LibTorch defines a CHECK of its own: it is as it was behind this header, for Catch2's.
+// LibTorch defines a CHECK, too: after this header CHECK is as it was before, for Catch2's.
 #pragma push_macro("CHECK")
 #undef CHECK
 #include "troupe/checkpoints.hpp"

@@ -60,8 +60,8 @@ struct ForwardOf<torch::nn::SequentialImpl> {
   }
 };
 
-/// An argument of forward, declared as Arg: a copy where it holds tensors, since hooks replace them; else where the
-/// caller has it.
+/// An argument of forward, declared as Arg: a copy if it holds tensors, since hooks replace them; else a pointer to the
+/// caller's.
 template <class Arg>
 class BlockArgument {
  public:
@@ -109,9 +109,9 @@ class BlockArgument {
   };
   using Plain = std::remove_cvref_t<Arg>;
   using Value = typename Owned<Plain>::Type;
-  // forward may write to it: the caller's own is meant.
+  // forward may write to it, so it stays the caller's own.
   static constexpr bool kWritten = std::is_lvalue_reference_v<Arg> && !std::is_const_v<std::remove_reference_t<Arg>>;
-  // A reference to a view of something (TensorList) can't refer to the something.
+  // A reference to a view (TensorList) can't refer to the vector that holds the copy.
   static constexpr bool kCopies =
       !kWritten && std::is_copy_constructible_v<Value> && (std::is_same_v<Plain, Value> || !std::is_reference_v<Arg>);
   static constexpr bool kHolds = kCopies && TensorsIn<Value>::any;
@@ -175,26 +175,26 @@ class ModuleBody final : public BlockBody {
   static_assert(!std::is_reference_v<Result>, "a block's forward returns by value");
   using Stored = std::conditional_t<std::is_void_v<Result>, std::monostate, Result>;
   ModuleImpl* module_;
-  std::shared_ptr<torch::nn::Module> owner_;  // where the body outlives the call
+  std::shared_ptr<torch::nn::Module> owner_;  // set if the body outlives the call
   std::tuple<BlockArgument<Args>...> arguments_;
   std::optional<Stored> result_;
 };
 
 /// A module with hooks around its call.
 ///
-/// C++ modules have no forward hooks, so a block puts them where all calls pass: its `forward` has the signature of the
+/// C++ modules have no forward hooks, so a block puts them where all calls pass. Its `forward` has the signature of the
 /// module's own, so the holder's call, `->forward(…)`, Sequential and AnyModule all go through the hooks. Parameters,
-/// buffers and children keep their names. Where nothing hangs on it a block's call is the module's call and one test;
-/// no autograd node is made.
+/// buffers and children keep their names. Without hooks a block's call is the module's call and one test, and makes no
+/// autograd node.
 ///
-/// With hooks, the module must not change an input that requires grad in place: LibTorch refuses that, naming a view
-/// that was made inside a custom function. `forward` has no default arguments, since a signature does not say them:
-/// call the block itself, `(*block)(x)`, or its holder, `layer(x)`, and they hold; FORWARD_HAS_DEFAULT_ARGS works as
-/// ever. `clone` copies the module without its hooks.
+/// With hooks, the module must not change an input that requires grad in place. LibTorch refuses that, with a message
+/// about a view made inside a custom function. `forward` has no default arguments, since a signature does not name
+/// them. For those, call the block itself, `(*block)(x)`, or its holder, `layer(x)`. FORWARD_HAS_DEFAULT_ARGS works as
+/// usual. `clone` copies the module without its hooks.
 template <class ModuleImpl, class Signature = typename ForwardOf<ModuleImpl>::Signature>
 class Block;
 
-/// What both kinds of forward have in common.
+/// The common part of both kinds of forward.
 template <class ModuleImpl, class Result, class... Args>
 class BlockOf : public ModuleImpl, public BlockCalls {
  public:
@@ -258,7 +258,7 @@ class BlockHolder : public torch::nn::ModuleHolder<Block<ModuleImpl>> {
 
 }  // namespace troupe
 
-/// Stands where TORCH_MODULE(Name) stood: `Name` holds a NameImpl whose calls strategies may hook.
+/// Replaces TORCH_MODULE(Name): `Name` holds a NameImpl whose calls strategies may hook.
 #define TROUPE_BLOCK(Name)                                     \
   class Name : public ::troupe::BlockHolder<Name##Impl> {      \
    public:                                                     \

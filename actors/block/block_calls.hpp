@@ -17,43 +17,43 @@ class BlockCalls;
 /// One call of a block, from its forward to its backward.
 struct BlockCall {
   BlockCalls* block = nullptr;
-  std::uint64_t id = 0;    ///< of this process, growing: tells calls of one block apart, and nested ones
-  bool recompute = false;  ///< forward runs again for the sake of backward, which is under way: the backward hooks are
-                           ///< the first call's
+  std::uint64_t id = 0;    ///< distinct and growing in this process: distinguishes calls of one block, also nested ones
+  bool recompute = false;  ///< backward is under way and runs forward again; the backward hooks are those of the first
+                           ///< call
   bool differentiable =
       false;  ///< known in after_forward: an output requires grad and this call's backward hooks may follow
 };
 
-/// What hangs on a block's call: FSDP's gather and reshard, a pipeline's stage, a trace span.
+/// The hooks on a block's calls: FSDP's gather and reshard, a pipeline's stage, a trace span.
 ///
-/// Within a call the hooks of a block run in the order of `add_hook` before, in the reverse order after. A hook may
-/// throw; the call or the backward ends with that. Where forward throws there is no after_forward.
+/// The hooks of a block run in the order of `add_hook` before a call, and in reverse order after it. A hook may throw;
+/// the call or the backward ends with that error. If forward throws, after_forward does not come.
 ///
-/// - before_forward, after_forward: around each call, in train and eval mode, under NoGradGuard too. In a recompute
-/// (activation
-///   checkpointing) they come again for the blocks inside, with `recompute` set; no hook of the backward belongs to
-///   that call.
-/// - before_backward: once per call and backward, before the first gradient of any output enters the block, and after
-/// that of the enclosing
-///   block. A block whose outputs get no gradient has none.
-/// - after_backward: once per before_backward, when the gradients of all inputs that need one are computed; all nodes
-/// of the block that run
-///   in this backward ran before, so its parameters' gradients are accumulated. Where no input needs a gradient (an
-///   embedding, the first block) it comes when the enclosing block ends, or at the end of backward: inner blocks before
-///   outer ones.
+/// - before_forward, after_forward: around each call, in train and eval mode, under NoGradGuard too.
+///   In a recompute (activation checkpointing) they come again for the blocks inside, with `recompute` set.
+///   No backward hook belongs to that call.
+/// - before_backward: once per call and backward, before the first gradient of any output enters the block.
+///   It comes after the before_backward of the enclosing block.
+///   A block whose outputs get no gradient has none.
+/// - after_backward: once per before_backward, when the gradients of all inputs that need one are computed.
+///   All nodes of the block that run in this backward have run then.
+///   So the gradients of its parameters are accumulated.
+///   If no input needs a gradient (an embedding, the first block), it comes when the enclosing block ends,
+///   or at the end of backward.
+///   Inner blocks come before outer ones.
 ///
-/// Outputs are the tensors that TensorsIn finds in what forward returns. A tensor that leaves otherwise (by a member)
-/// is not seen; if it belongs to a nested block's output, that one's hooks see it. A backward that fails midway drops
-/// its after_backwards.
+/// Outputs are the tensors that TensorsIn finds in forward's result. A tensor that leaves in another way (through a
+/// member) is not seen. If it is an output of a nested block, that block's hooks see it. A backward that fails midway
+/// drops its after_backwards.
 ///
-/// Threads: forward hooks on the caller's, backward hooks on autograd's, which on the CPU is the thread that called
+/// Threads: forward hooks run on the caller's, backward hooks on autograd's. On the CPU that is the thread that called
 /// backward. Hooks of one model must not be spread over several devices' threads.
 class BlockHook {
  public:
   virtual ~BlockHook() = default;
   virtual void before_forward(const BlockCall&) {}
-  /// Replaces a tensor argument, after before_forward: a cast, for instance. Runs inside autograd: what it does is
-  /// differentiated.
+  /// Replaces a tensor argument, after before_forward: a cast, for instance. Runs inside autograd, which differentiates
+  /// it.
   virtual at::Tensor map_input(const BlockCall&, const at::Tensor& input) { return input; }
   /// Replaces an output, before after_forward.
   virtual at::Tensor map_output(const BlockCall&, const at::Tensor& output) { return output; }
@@ -70,11 +70,11 @@ class BlockBody {
   virtual void run() = 0;                               ///< the module's own forward, without hooks
   virtual void visit_outputs(TensorVisitor visit) = 0;  ///< of the last run; may be replaced
   virtual void drop_outputs() = 0;
-  /// In the place of `run`: `output` is what forward returns. Throws Error(usage) for a forward that does not return
+  /// Instead of `run`: `output` becomes the result of forward. Throws Error(usage) for a forward that does not return
   /// one tensor.
   virtual void supply(const at::Tensor& output) = 0;
   /// Copies what `run` needs, so that it may be called after the caller's arguments are gone. Before the first run.
-  /// Throws Error(usage) where an argument can't be copied: a reference that forward may write to, a type without copy.
+  /// Throws Error(usage) if an argument can't be copied: a reference that forward may write to, a type without a copy.
   virtual void keep() = 0;
 };
 
@@ -82,17 +82,17 @@ class BlockBody {
 class BlockRunner {
  public:
   virtual ~BlockRunner() = default;
-  /// To call body->run() with the inputs as they are. What it returns, if anything, is called when a gradient enters
-  /// the block, right after the before_backward hooks, again in each backward.
+  /// Must call body->run() with the inputs as they are. The function that it returns may be empty. Each backward calls
+  /// it when a gradient enters the block, right after the before_backward hooks.
   virtual std::function<void()> run(const BlockCall& call, const std::shared_ptr<BlockBody>& body) = 0;
 };
 
-/// The part of a block that does not depend on its module: who hangs on its calls.
+/// The part of a block that does not depend on its module: the hooks on its calls.
 class BlockCalls {
  public:
   BlockCalls();
   virtual ~BlockCalls();
-  /// A copied module is a block of its own: without hooks.
+  /// A copied module is a new block, without hooks.
   BlockCalls(const BlockCalls&);
   BlockCalls& operator=(const BlockCalls&) { return *this; }
 
@@ -104,7 +104,7 @@ class BlockCalls {
   const std::shared_ptr<BlockRunner>& runner() const noexcept;
 
   virtual torch::nn::Module& block_module() = 0;
-  /// The module's type without namespace and `Impl`: what TROUPE_BLOCK was given.
+  /// The module's type without namespace and `Impl`: the argument of TROUPE_BLOCK.
   virtual std::string block_type() const = 0;
   /// Its path in the model, once name_blocks was called; its type before.
   std::string block_name() const;
@@ -126,7 +126,7 @@ class BlockCalls {
   class BackwardPass;
 
  protected:
-  /// Nothing hangs on the block: forward may be called as it is.
+  /// The block has no hook and no runner: forward may be called as it is.
   bool quiet() const noexcept { return quiet_; }
   void run_call(const std::shared_ptr<BlockBody>& body);
 
@@ -138,8 +138,8 @@ class BlockCalls {
   std::string name_;
 };
 
-/// Gives each block of the model its path as name: `layers.0.attention`. A block that is registered twice has its first
-/// path.
+/// Gives each block of the model its path as name: `layers.0.attention`. A block that is registered twice gets its
+/// first path.
 void name_blocks(torch::nn::Module& model);
 
 /// `name` without namespaces and the ending `Impl`: as a user writes it.

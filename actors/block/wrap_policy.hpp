@@ -11,18 +11,18 @@
 
 namespace troupe {
 
-/// Which modules of a model are units of their own. As text:
+/// The modules of a model that become units. As text:
 ///
 ///     block                    every block
 ///     type:TransformerBlock    modules of these types (without namespace and `Impl`), several with commas
-///     numel:1000000            blocks with at least so many parameters that no block inside has taken
+///     numel:1000000            blocks with at least 1,000,000 parameters that no block inside has taken
 ///     name:layers.*,head       modules with these paths; `*` stands for one name, `**` for any number of them
 ///     none                     no module: the model is one unit
 struct WrapPolicy {
   enum class By { none, block, type, numel, name };
-  By by = By::block;                  ///< what decides
+  By by = By::block;                  ///< the criterion
   std::vector<std::string> patterns;  ///< types or paths
-  std::int64_t numel = 0;             ///< with By::numel: at least so many elements
+  std::int64_t numel = 0;             ///< with By::numel: the least number of elements
 };
 
 /// Throws Error(usage) naming what is wrong in `text`.
@@ -30,27 +30,27 @@ WrapPolicy parse_wrap_policy(std::string_view text);
 
 /// A parameter of a unit.
 struct UnitParameter {
-  std::string name;                  ///< path in the model, the first one where it has several
+  std::string name;                  ///< path in the model, the first one if it has several
   at::Tensor tensor;                 ///< the live one
   std::vector<std::string> aliases;  ///< its other paths
 };
 
-/// What is gathered, checkpointed or placed as one.
+/// Parameters that are gathered, checkpointed or placed as one.
 struct WrapUnit {
   std::string name;                           ///< path of the module; empty for the model itself
   std::shared_ptr<torch::nn::Module> module;  ///< whose calls are hooked
   BlockCalls* block = nullptr;                ///< the module's hooks; nullptr only for a model that is no block
-  std::vector<UnitParameter> parameters;      ///< of it and of what is below it in no unit of its own
+  std::vector<UnitParameter> parameters;      ///< of the module, and of those below it that are in no inner unit
 };
 
-/// The units of a model: first the model itself, then those that the policy picks, in the order of registration, an
-/// outer one before the inner ones. Each parameter is in exactly one unit: the innermost around its module; one that
-/// several units use is in the innermost unit around all of them, so that it is there whichever of them runs. A unit
-/// may have no parameter of its own only if it is the model. A block that is registered twice is one unit, under its
-/// first path. Names all blocks (name_blocks).
+/// The units of a model: first the model itself, then those that the policy picks, in the order of registration, outer
+/// ones before inner ones. Each parameter is in exactly one unit, the innermost around its module. A parameter that
+/// several units use is in the innermost unit around all of them, so that it is there for each of them. Only the model
+/// may be a unit without parameters. A block that is registered twice is one unit, under its first path. Names all
+/// blocks (name_blocks).
 ///
-/// Throws Error(usage) where a type or name matches nothing, naming what there is, or a module that is no block, whose
-/// call can't be hooked.
+/// Throws Error(usage) if a type or name matches nothing, with the names that there are. Throws it, too, for a module
+/// that is no block: its call can't be hooked.
 std::vector<WrapUnit> wrap_units(const std::shared_ptr<torch::nn::Module>& model, const WrapPolicy& policy);
 
 /// Whether `path` fits `pattern`: `layers.*` fits layers.0, but not layers.0.attention; `layers.**` fits both.

@@ -32,8 +32,8 @@ namespace troupe {
 /// The rank's trainer: owns module and optimizer state, runs the steps. It is an actor with a mailbox, and its thread
 /// is the user's: the program's own loop, or the framework's, calls it.
 ///
-/// backward and step form a transaction: what a step changes (weights, buffers' broadcast, bucket plan) changes after
-/// the vote, on all ranks or on none.
+/// backward and step form a transaction. A step's changes (weights, buffers' broadcast, bucket plan) are made after the
+/// vote, on all ranks or on none.
 class Compute {
  public:
   using Services = ComputeServices;
@@ -42,17 +42,17 @@ class Compute {
 
   /// The address that the other actors answer to.
   caf::actor address() const { return core_.mailbox.address(); }
-  /// Where they answer.
+  /// The mailbox in which they answer.
   ComputeMailbox& mailbox() { return core_.mailbox; }
 
-  /// Makes the communicators of a generation; throws what may be recovered if the generation is interrupted meanwhile.
+  /// Makes the communicators of a generation; throws a recoverable error if the generation is interrupted meanwhile.
   using CommunicatorBuilder = std::function<Services(const Membership&)>;
   /// Waits for the first membership and joins it: at once for a job's own ranks, at the first loss for a spare. Throws
   /// Error(ok) in a spare that was not needed.
   void join(CommunicatorBuilder builder, RankSupervisorActor supervisor, std::shared_ptr<RankStatus> status,
             std::chrono::milliseconds timeout);
-  /// After `error` in a collective outside of a step: joins the next generation, if the error may be recovered. Throws
-  /// what can't be.
+  /// After `error` in a collective outside of a step: joins the next generation if the error is recoverable, else
+  /// throws it.
   void recover(const Error& error);
   /// How long the last change of membership took this rank, from the news of it until it could go on; 0: there was
   /// none.
@@ -71,22 +71,22 @@ class Compute {
   std::int64_t shares_per_rank() const { return core_.shares_per_rank(); }
   ErrorReport complete(ErrorReport report) const { return core_.complete(std::move(report)); }
 
-  /// As VoteExchange has it.
+  /// As VoteExchange::set_dataset.
   void set_dataset(std::int64_t samples, std::uint64_t files_hash) noexcept { votes_.set_dataset(samples, files_hash); }
-  /// The loader's micro-batches have so many samples, over all ranks: from now on they are split as the options say
-  /// (balance); the job began with `ranks` ranks. Throws Error(usage) where that can't be.
+  /// The loader's micro-batches have `samples` samples, over all ranks. From now on they are split as the options say
+  /// (balance); the job began with `ranks` ranks. Throws Error(usage) if they can't be.
   void split_batches(std::int64_t samples, int ranks) { pace_.split_batches(samples, ranks); }
-  /// Of a micro-batch of the next step, samples by rank, the same on all ranks; empty: equal parts. It changes in
+  /// The samples of a micro-batch of the next step, by rank, the same on all ranks; empty: equal parts. It changes in
   /// `step` and with the membership.
   const std::vector<std::int64_t>& batch_split() const noexcept { return pace_.batch_split(); }
 
   void set_on_update(std::function<void(std::int64_t step)> update) { core_.on_update = std::move(update); }
-  /// As StateHealing has them.
+  /// As StateHealing::notes.
   std::map<std::string, std::string>& notes() noexcept { return healing_.notes(); }
-  /// What the step before this membership's first came to, as far as is known: a newcomer to rank 0 has to log it.
+  /// The report of the step before this membership's first, if known: a newcomer that becomes rank 0 has to log it.
   std::optional<StepReport> last_step() const;
-  /// What lies between two steps (validation, saving), as StepProtocol numbers it. After a loss in one of them it is to
-  /// be done again, on all ranks.
+  /// A task between two steps (validation, saving), numbered as in StepProtocol. If a rank is lost in one of them, all
+  /// ranks have to do it again.
   bool task_due(int index) const noexcept { return core_.protocol.task_due(index); }
   void task_done(int index) noexcept { core_.protocol.task_done(index); }
   void begin_step_time() noexcept { clock_.begin_step(); }
@@ -94,11 +94,11 @@ class Compute {
   /// Collective: hands the model to the strategy of the options.
   void distribute(std::shared_ptr<torch::nn::Module> model);
 
-  /// Seeds LibTorch's generator for this forward: a function of (seed, step, micro-batch, rank), not of what ran
-  /// before.
+  /// Seeds LibTorch's generator for this forward: a function of (seed, step, micro-batch, rank), not of earlier
+  /// forwards.
   void seed_forward() { runner_.seed_forward(); }
-  /// Backward of one micro-batch's loss. Throws Error(usage) for a sum where a step has a mean already or the other way
-  /// round, and with settings that need the gradient's factor before the vote.
+  /// Backward of one micro-batch's loss. Throws Error(usage) for a sum in a step that has a mean already, or the
+  /// reverse, and for a sum with settings that need the gradient's factor before the vote.
   void backward(const MicroBatchLoss& loss) { runner_.backward(loss); }
   void backward(const at::Tensor& mean, double samples, const CorrectSamples& correct = 0.0, double weight = 1) {
     backward({{mean, correct}, samples, weight});
@@ -107,35 +107,35 @@ class Compute {
   /// Optional: the rate of the coming `step`, known before its last backward; with early_update the update begins
   /// there.
   void expect_rate(double lr) noexcept { early_.expect(lr); }
-  /// In the place of seed_forward and backward, where micro-batches are graphs of the device (uses_graphs).
+  /// Instead of seed_forward and backward, if micro-batches are graphs of the device (uses_graphs).
   void run_graphed(const GraphedMicroBatch& micro_batch) { runner_.run_graphed(micro_batch); }
   /// cuda_graphs is set, and this rank trains on a device. Since distribute.
   bool uses_graphs() const noexcept { return runner_.graphs() != nullptr; }
   /// Kinds of micro-batches that are graphs now.
   std::size_t graphs_written() const noexcept { return uses_graphs() ? runner_.graphs()->written() : 0; }
-  /// In the place of seed_forward and backward, for a strategy that orders the step's micro-batches itself: `forward`
-  /// runs one of them.
+  /// Instead of seed_forward and backward, for a strategy that orders the step's micro-batches itself: `forward` runs
+  /// one of them.
   void run_micro_batches(const std::function<MicroBatchLoss(std::int64_t micro_batch)>& forward) {
     runner_.run_ordered(forward);
   }
-  /// The rank waited so long for its data loader: part of its own time of the step.
+  /// The rank waited this long for its data loader: part of the rank's own time of the step.
   void count_data_wait(double milliseconds) { clock_.count_data_wait(milliseconds); }
   /// Reduce, vote, apply. Throws Error(usage) if micro-batches are missing.
   ///
-  /// With a late vote on a device (TrainingOptions::vote) nothing here waits for it: whether the step is applied is
-  /// decided there, and what it came to is in the next step's report. An error about it comes then, or from settle.
+  /// With a late vote on a device (TrainingOptions::vote) nothing here waits for the device. It decides whether the
+  /// step is applied, and the next step's report has the result. An error about it comes then, or from settle.
   StepReport step(Optimizer& optimizer, double lr);
-  /// With a late vote: waits for what the last step came to, and votes on it; collective, between steps. The next
-  /// step's report has it, too. Nothing where there was no such step, or no late vote. Before anything is saved, and
-  /// when the steps are over.
+  /// With a late vote: waits for the result of the last step, and votes on it; collective, between steps. The next
+  /// step's report has the result, too. Empty if there was no such step, or no late vote. Call it before anything is
+  /// saved, and when the steps are over.
   const std::optional<StepReport>& settle();
 
   std::int64_t steps_done() const noexcept { return core_.step(); }
   std::int64_t micro_batch() const noexcept { return runner_.micro_batch(); }
-  /// The state is a checkpoint's.
+  /// The state is now that of a checkpoint.
   void resume_at(std::int64_t step);
-  /// The last step is done, and all that follows it: returns on all ranks or on none. Throws what interrupts the wait;
-  /// after recover it is to be called again.
+  /// The last step and all that follows it are done: returns on all ranks or on none. Throws what interrupts the wait;
+  /// call it again after recover.
   void leave_loop();
 
   /// Collective, before the optimizer's state is used: newcomers of this generation get it from the others. Does
@@ -144,7 +144,7 @@ class Compute {
   /// This rank's part of the save with this id is on its way. A rank that is interrupted before ends that save for all.
   void begins_save(std::string id) { core_.protocol.begins_save(std::move(id)); }
 
-  /// What this rank holds on its device, by what it is.
+  /// The memory that this rank holds on its device, by its use.
   std::vector<HeldMemory> held_memory() const;
 
  private:

@@ -29,7 +29,7 @@ struct ComputeOptions {
   bool may_recover = false;  ///< the job outlives the loss of a rank, so copies of sharded state are of use
 };
 
-/// What a rank has in one generation.
+/// A rank's services in one generation.
 struct ComputeServices {
   RankSupervisorActor supervisor;
   ReducerActor reducer;
@@ -39,8 +39,8 @@ struct ComputeServices {
   std::shared_ptr<RankStatus> status;
 };
 
-/// What the parts of Compute share: who the rank is, what it trains, and where its step stands. Each part keeps the
-/// rest to itself. Compute's thread.
+/// The state that the parts of Compute share: the rank, what it trains, and its step. Each part keeps the rest to
+/// itself. Compute's thread.
 struct ComputeCore {
  private:
   // Above `strategy`, which may use them to its end.
@@ -59,26 +59,26 @@ struct ComputeCore {
   Communicator& program_communicator() const { return *services.program_communicator; }
   c10::Device device() const { return services.program_communicator->device(); }
 
-  /// nullptr: the strategy has not, or there is no strategy yet.
+  /// nullptr: the strategy lacks it, or there is no strategy yet.
   template <class Capability>
   Capability* capability() const {
     return strategy ? strategy->capability<Capability>() : nullptr;
   }
-  /// Which part of the data this rank trains on.
+  /// The part of the data that this rank trains on.
   DataShard data_shard() const;
-  /// Of a strategy whose ranks take a step's batch by demand; 0: it has none, or there is no strategy yet.
+  /// Of a strategy whose ranks take shares of a step's batch on demand; 0: it has none, or there is no strategy yet.
   std::int64_t shares_per_rank() const;
 
-  /// `report` with rank, actor and step filled in where they are missing.
+  /// `report` with rank, actor and step filled in if they are missing.
   ErrorReport complete(ErrorReport report) const;
   /// Throws Error(usage) of this rank and step.
   [[noreturn]] void refuse(const char* place, const std::string& cause, const std::string& remedy) const;
 
-  /// Takes the model, and keeps in mind what of it is frozen.
+  /// Takes the model, and remembers which of its parameters are frozen.
   void take_model(std::shared_ptr<torch::nn::Module> taken);
-  /// Throws Error(usage): a strategy lays out gradients for what is trained when it gets the model.
+  /// Throws Error(usage) if a frozen parameter is trained now: a strategy lays out gradients when it gets the model.
   void refuse_unfrozen() const;
-  /// What a strategy may use in this generation.
+  /// The strategy's context in this generation.
   StrategyContext strategy_context(bool newcomer);
   /// News of the strategy since the last call.
   std::vector<std::string> take_notices() { return std::exchange(notices_, {}); }
@@ -91,8 +91,8 @@ struct ComputeCore {
   std::uint64_t code_hash = 0;  ///< of the model's ModuleCode
   std::unique_ptr<Strategy> strategy;
   LossScaler loss_scaler;  ///< changes with each step's decision, the same on all ranks
-  /// What the program does to the parameters itself, once the step of that number has updated them: before a failure
-  /// can part ranks that have done it from others.
+  /// The program's own change of the parameters. It is called once the step of that number has updated them, before a
+  /// failure can separate ranks that have done it from others.
   std::function<void(std::int64_t step)> on_update;
 };
 

@@ -12,15 +12,15 @@
 
 namespace troupe {
 
-/// Where the rank's other actors answer its compute thread. A wait throws what a failing actor, an interruption or an
-/// abort reports, and Error(internal) once `timeout` is over. The thread that made it.
+/// The mailbox in which the rank's other actors answer its compute thread. A wait throws the report of a failing actor,
+/// of an interruption or of an abort, and Error(internal) once `timeout` is over. For the thread that made it.
 class ComputeMailbox {
  public:
   /// `protocol`: for the rank and the step in errors; outlives this.
   ComputeMailbox(caf::actor_system& system, const StepProtocol& protocol, std::chrono::milliseconds timeout)
       : self_(system), protocol_(protocol), timeout_(timeout) {}
 
-  /// What others send to.
+  /// The address that others send to.
   caf::actor address() const { return self_.handle(); }
   caf::blocking_actor& actor() { return *self_; }
 
@@ -38,7 +38,7 @@ class ComputeMailbox {
     }
     return std::move(*result);
   }
-  /// As receive, of a stream that ends with a message of type End: nothing then.
+  /// As receive, for a stream that ends with a message of type End: then nullopt.
   template <class T, class End>
   std::optional<T> receive_next(const char* actor, const char* what) {
     std::optional<T> result;
@@ -49,15 +49,15 @@ class ComputeMailbox {
                    caf::after(timeout_) >> [&] { throw_timeout(actor, what); });
     return result;
   }
-  /// Throws what has interrupted this rank meanwhile, as a wait would; does not wait.
+  /// Throws if this rank has been interrupted meanwhile, as a wait would; does not wait.
   void throw_if_interrupted();
 
   /// A membership of a later generation than the protocol's. Throws Error(peer_lost) after `timeout`.
   Membership await_membership(std::chrono::milliseconds timeout);
-  /// The job is over, or this rank is: throws what an actor of this rank said of it, or the coordinator, if one of them
-  /// does so within a second.
+  /// The job is over, or this rank is. Throws what an actor of this rank or the coordinator reports of it, if a report
+  /// comes within a second.
   void await_abort();
-  /// Drops what the reducer said about the old communicator before it left it.
+  /// Drops the reducer's messages about the old communicator, sent before it left that.
   void drop_of_last_generation();
 
  private:

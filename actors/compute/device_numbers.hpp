@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-/// What a step on a device came to, on its way to the host: losses, gradient norm and whether all is finite, in one
+/// The result of a step on a device, on its way to the host: losses, gradient norm and whether all is finite, in one
 /// copy. Compute's thread.
 struct DeviceNumbers {
   std::int64_t step = -1;

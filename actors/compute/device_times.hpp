@@ -6,28 +6,28 @@
 
 namespace troupe {
 
-/// Where a device's time went in its rank's steps. What StepReport and the vote say of a rank on the CPU by the host's
-/// clock, these say by the device's: there the host has launched a step long before it is over.
+/// The times of a rank's steps on a device. On the CPU, StepReport and the vote take them from the host's clock. Here
+/// the device's clock counts, since the host has launched a step long before it is over.
 ///
-/// Points are marked while a step is launched, and read when they are over, without a wait: at once where the host has
-/// waited for the step's end anyhow, else at a later step. On the CPU nothing is marked, and there is nothing to take.
+/// Points are marked while a step is launched, and read when they are over, without a wait: at once if the host has
+/// waited for the step's end anyway, else at a later step. On the CPU nothing is marked, and there is nothing to take.
 /// Compute's thread.
 class DeviceTimes {
  public:
   enum class Part : unsigned char { forward, backward };
   using Waits = std::vector<TimedInterval>;
 
-  /// Of a rank on this device from now on; what was marked before is forgotten.
+  /// Of a rank on this device from now on; earlier marks are forgotten.
   void reset(c10::Device device);
   /// A micro-batch is there.
   void begin_section();
   /// Its forward, or its backward, is launched; the next part begins. `waits`: when compute's stream waited for other
   /// ranks within.
   void end_section(Part part, const Waits& waits);
-  /// The step's last backward is launched. From now on compute's stream has nothing to do but to wait for the others.
+  /// The step's last backward is launched. From now on compute's stream only waits for the others.
   void end_backward();
-  /// The reducer's collectives of this step, in their order, and when compute's stream waited for further ones of its
-  /// own, after them.
+  /// The reducer's collectives of this step, in their order, and the waits of compute's stream for its own collectives
+  /// after them.
   void end_reduction(const std::vector<TimedInterval>& collectives, const Waits& waits);
   /// In ms; sums over the steps whose marks were over.
   struct Sums {

@@ -17,8 +17,8 @@ class EarlyUpdateRate {
   void expect(double lr) noexcept { expected_ = lr; }
   /// Backward of the step's last micro-batch begins.
   void begin_update();
-  /// Throws Error(usage) where `step` names another rate than its update was begun with, or another optimizer than the
-  /// steps before.
+  /// Throws Error(usage) if `step` names another rate than the one that its update began with, or another optimizer
+  /// than the steps before.
   void check(const Optimizer& optimizer, double lr) const;
   bool has_begun() const noexcept { return begun_.has_value(); }
   /// Collective, after a step.

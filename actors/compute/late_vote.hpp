@@ -13,30 +13,30 @@
 namespace troupe {
 
 /// A vote that is one step late (TrainingOptions::vote): the device decides whether a step is applied, and the ranks
-/// vote on what the step before came to. Compute's thread.
+/// vote on the result of the step before. Compute's thread.
 class LateVote {
  public:
-  /// Whether the options ask for it, and this rank trains on a device. Throws Error(usage) where that can't be.
+  /// Whether the options ask for it, and this rank trains on a device. Throws Error(usage) if that can't be.
   static bool is_wanted(const ComputeCore& core);
   LateVote(ComputeCore& core, StepLosses& losses, VoteExchange& votes);
 
   void begin_step();
-  /// What backward starts from.
+  /// The gradient that backward starts from.
   at::Tensor start_of_backward(const at::Tensor& loss, double weight);
-  /// As factor of a backward that is a graph: () on the device.
+  /// The same as the factor of a backward that is a graph: () on the device.
   at::Tensor start_of_replay(double weight);
 
-  /// In the place of the wait: what decides on the step is launched, and its numbers sent; the vote gets those of the
-  /// step before. Returns that one's norm.
+  /// Instead of the wait: launches the step's decision, and sends its numbers. The vote gets the numbers of the step
+  /// before. Returns the gradient norm of that step.
   double decide(GradientSummary& summary, bool wants_norm);
   /// The step whose numbers the vote has, if there was one.
   std::optional<std::int64_t> measured() const noexcept;
-  /// The votes had the numbers of an earlier step: what that step came to.
+  /// The votes had the numbers of an earlier step: settles that step.
   void settle_by(const Decision& decision);
-  /// In the place of the host's commit: waits for nothing.
+  /// Instead of the host's commit: waits for nothing.
   void commit(const Decision& decision, Optimizer& optimizer, double lr);
   void report(StepReport& report, const Decision& decision);
-  /// Collective, between steps: waits for what the last step came to, and votes on it.
+  /// Collective, between steps: waits for the result of the last step, and votes on it.
   const std::optional<StepReport>& settle(bool wants_norm);
   /// A generation begins.
   void forget();
@@ -52,7 +52,7 @@ class LateVote {
   DeviceDecision decision_;            // of the step under way
   DeviceNumbers numbers_[2];           // by step parity
   std::int64_t unvoted_ = -1;          // the step whose numbers no vote has had
-  std::optional<StepReport> settled_;  // ... and what those of the last one came to, until a report has it
+  std::optional<StepReport> settled_;  // the result of the last step that was settled, until a report has it
 };
 
 }  // namespace troupe

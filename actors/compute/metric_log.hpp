@@ -11,9 +11,9 @@
 
 namespace troupe {
 
-/// What the program logs on this rank, until a vote takes it. A value belongs to the micro-batch during which it was
-/// logged, and is given up with its step; one that was logged between two micro-batches belongs to no batch, and waits
-/// for the next step that is not given up. Compute's thread.
+/// The values that the program logs on this rank, until a vote takes them. A value belongs to the micro-batch during
+/// which it was logged, and is given up with its step. A value that was logged between two micro-batches belongs to
+/// none, and waits for the next step that is not given up. Compute's thread.
 class MetricLog {
  public:
   /// A number, or a tensor of one element, which on a device is read no sooner than at the vote.
@@ -27,9 +27,9 @@ class MetricLog {
   void begin_step() { of_step_.clear(); }
   /// The forward of a micro-batch begins, perhaps again.
   void begin_micro_batch();
-  /// What was logged in its forward counts so much, as its loss does; 0: nothing.
+  /// The values logged in its forward count with this weight, as its loss does; 0: not at all.
   void end_micro_batch(double weight);
-  /// In its place: another rank has the result, or the forward was a trial.
+  /// Instead of end_micro_batch: another rank has the result, or the forward was a trial.
   void forget_micro_batch();
   /// The step is given up: its micro-batches come again.
   void give_up_step();
@@ -38,7 +38,7 @@ class MetricLog {
 
   /// For the vote: reads what is on a device.
   LoggedValues of_step() const;
-  /// Of the batch of held-out data that is at hand, in the place of end_micro_batch.
+  /// Of the current batch of held-out data, instead of end_micro_batch.
   LoggedValues take_micro_batch(double weight);
 
  private:

@@ -20,19 +20,19 @@ namespace troupe {
 struct GraphedMicroBatch {
   std::vector<at::Tensor> inputs;  ///< on the device; all that changes from one micro-batch to the next
   double samples = 0, weight = 1;  ///< as MicroBatchLoss has them
-  std::string kind;                ///< other numbers of the host's that forward depends on: another graph for each
-  /// Called with `inputs`, or with tensors of their shapes that have no values, or not at all: it launches kernels
-  /// and does nothing else. Returns a mean.
+  std::string kind;                ///< other values on the host that forward depends on: another graph for each
+  /// Called with `inputs`, or with tensors of their shapes that have no values, or not at all. It only launches
+  /// kernels. Returns a mean.
   std::function<Loss(const std::vector<at::Tensor>& inputs)> forward;
 };
 
-/// Micro-batches as graphs of the device: the kernels of forward and backward are launched at once, and all that the
-/// host has to do with a step stays where it is: the reducer launches the collectives, behind marks that the graph
-/// sets. Compute's thread.
+/// Micro-batches as graphs of the device: the kernels of forward and backward are launched with one call. The host's
+/// part of a step stays as it is: the reducer launches the collectives, behind marks that the graph sets. Compute's
+/// thread.
 class MicroBatchGraphs {
  public:
-  /// nullptr where the options do not ask for graphs, or this rank trains on the CPU. `late`: nullptr, where the host
-  /// decides on steps. Throws Error(usage) where there can't be any.
+  /// nullptr if the options do not ask for graphs, or this rank trains on the CPU. `late`: nullptr if the host decides
+  /// on steps. Throws Error(usage) if graphs are not possible.
   static std::unique_ptr<MicroBatchGraphs> make(ComputeCore& core, StepLosses& losses, LateVote* late);
   MicroBatchGraphs(ComputeCore& core, StepLosses& losses, LateVote* late);
 
@@ -40,10 +40,10 @@ class MicroBatchGraphs {
     GraphKinds::Turn what;
     StepGraph* graph;  ///< of `write` and `replay`
   };
-  /// What is to be done with this micro-batch, the first and the last of its step or not. All graphs begin anew where
-  /// the strategy's layout is another one than when the last one came.
+  /// The turn of this micro-batch, which may be the first or last of its step. All graphs begin anew if the strategy's
+  /// layout has changed since the last call.
   Turn next(const GraphedMicroBatch& micro_batch, bool first, bool last);
-  /// Where all of a micro-batch is launched, also one that is `run` kernel by kernel.
+  /// The stream on which all of a micro-batch is launched, also one that is `run` kernel by kernel.
   const DeviceStream& stream() const noexcept { return stream_; }
   /// `write` and `replay`, after the strategy's begin_backward: forward and backward, to the end of end_backward.
   void run(const Turn& turn, const GraphedMicroBatch& micro_batch, const ForwardPosition& position);
@@ -59,7 +59,7 @@ class MicroBatchGraphs {
   ComputeCore& core_;
   StepLosses& losses_;
   LateVote* late_;
-  /// What autograd keeps of a parameter must not name another stream than the one that it is written down on.
+  /// Autograd keeps a stream with a parameter: it must be the one of the capture.
   DeviceStream stream_;
   GraphKinds kinds_;
   using Graphs = std::map<std::string, StepGraph>;

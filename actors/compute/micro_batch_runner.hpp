@@ -22,7 +22,7 @@ class MicroBatchRunner {
   MicroBatchRunner(ComputeCore& core, VoteExchange& votes, StepLosses& losses, EarlyUpdateRate& early, StepClock& clock,
                    const ReplicaCheck& replicas);
 
-  /// The strategy is there and has not got the model. `late`: nullptr, where the host decides on steps.
+  /// The strategy is there and has not got the model. `late`: nullptr if the host decides on steps.
   void prepare(LateVote* late);
   /// The model is on all ranks.
   void begin_model();

@@ -9,8 +9,8 @@
 
 namespace troupe {
 
-/// Whether the replicas are still equal, every `verify_every` steps, and what becomes of one that is not
-/// (on_divergence). Compute's thread.
+/// Compares the replicas every `verify_every` steps, and handles those that differ (on_divergence). Compute's
+/// thread.
 class ReplicaCheck {
  public:
   ReplicaCheck(ComputeCore& core, StateHealing& healing) : core_(core), healing_(healing) {}
@@ -19,8 +19,8 @@ class ReplicaCheck {
   bool is_due() const;
   /// For this rank's vote; 0: it is not due.
   std::uint64_t parameter_hash_if_due() const;
-  /// Collective where the votes' hashes differ: heals those that differ, and says so in the report; true then. Throws
-  /// Error(mismatch) where that is not to be.
+  /// Collective if the votes' hashes differ: heals the replicas that differ, says so in the report, and returns true.
+  /// Throws Error(mismatch) if on_divergence or the lack of a majority forbids that.
   bool heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer, StepReport& report);
 
  private:

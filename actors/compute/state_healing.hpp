@@ -8,8 +8,8 @@
 
 namespace troupe {
 
-/// How those that have the state give it to those that have not: to newcomers, the model when they join and the
-/// optimizer's state when it is first needed; to a replica that was found to differ. Compute's thread.
+/// Gives the state to ranks that lack it. Newcomers get the model when they join, and the optimizer's state when it is
+/// first needed. A replica that was found to differ is healed, too. Compute's thread.
 class StateHealing {
  public:
   explicit StateHealing(ComputeCore& core) : core_(core) {}
@@ -17,9 +17,9 @@ class StateHealing {
   /// Small things of the program that a newcomer needs and a checkpoint keeps, equal on all ranks.
   std::map<std::string, std::string>& notes() noexcept { return notes_; }
   /// Collective, at the start of a generation: the model, and what the strategy and the program keep. Throws
-  /// Error(state_lost) where a part of the state died with its rank.
+  /// Error(state_lost) if a part of the state died with its rank.
   void heal_model();
-  /// Collective, before the optimizer's state is used. Does nothing where all have it.
+  /// Collective, before the optimizer's state is used. Does nothing if all have it.
   void settle_optimizer(Optimizer& optimizer);
   /// Collective over `communicator`.
   void heal_optimizer(Optimizer& optimizer, const HealRoles& roles, Communicator& communicator);

@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// What a rank's own part of a step takes: forward, backward and the wait for data, without the waits for other ranks.
+/// The time of a rank's own part of a step: forward, backward and the wait for data, without the waits for other ranks.
 /// By the host's clock, on a device by the device's. Compute's thread.
 class StepClock {
  public:
@@ -32,13 +32,13 @@ class StepClock {
   void report_reduction(StepReport& report, const BucketsReduced& reduced, double waited_ms);
   /// Of a step that was decided.
   static void report_buckets(StepReport& report, const GradientSummary& summary);
-  /// On a device: once the host has waited for the step's numbers, or has not, with a late vote.
+  /// On a device: after the host's wait for the step's numbers, or without such a wait with a late vote.
   void report_device(StepReport& report);
-  /// For this rank's vote. The next step's begins.
+  /// For this rank's vote. The next step's time begins.
   SectionTimes take_own() { return std::exchange(own_, {}); }
   double take_inside() { return std::exchange(inside_ms_, 0); }
 
-  /// What was done since the last step (a trace was gathered) is no part of the next one's `step_ms`.
+  /// Work since the last step (a trace was gathered) is no part of the next one's `step_ms`.
   void begin_step() noexcept { step_started_ = std::chrono::steady_clock::now(); }
   void end_step(StepReport& report);
 

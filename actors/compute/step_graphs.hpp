@@ -8,20 +8,20 @@
 
 namespace troupe {
 
-/// Forward and backward of one kind of micro-batch, written down.
+/// Forward and backward of one kind of micro-batch, captured.
 struct StepGraph {
-  // What a replay is given, in memory that the graph reads.
+  // The inputs of a replay, in memory that the graph reads.
   std::vector<at::Tensor> inputs;
   at::Tensor factor;       ///< () f64: of the loss, before backward
   at::Tensor dropout_key;  ///< () i64: of troupe::nn::Dropout
-  // What it leaves.
-  at::Tensor loss, correct;  ///< (); correct is undefined where nobody counts
+  // Its results.
+  at::Tensor loss, correct;  ///< (); correct is undefined if the loss has no count
   std::shared_ptr<const GraphCapture::HostPart> host_part;
   std::unique_ptr<DeviceGraph> graph;  // last: it goes first
 };
 
-/// Makes another stream the current one for a scope, between what is in the current one before it and what comes after
-/// it.
+/// Makes another stream the current one for a scope. It follows the earlier work of the outer stream, whose later work
+/// follows it.
 class StreamBetween {
  public:
   explicit StreamBetween(const DeviceStream& stream);

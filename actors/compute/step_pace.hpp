@@ -9,8 +9,8 @@
 
 namespace troupe {
 
-/// Which ranks are slow, and how a batch is split by that: from what the votes say of each rank's part of the step, so
-/// that all ranks see the same. Compute's thread.
+/// Finds slow ranks, and splits a batch by their pace. Both follow from the times in the votes, so that all ranks see
+/// the same. Compute's thread.
 class StepPace {
  public:
   explicit StepPace(const ComputeCore& core) : core_(core) {}

@@ -17,8 +17,8 @@ class VoteExchange {
 
   /// The strategy has the model, in a new generation or in the first.
   void allocate();
-  /// Of the data that the steps from now on are drawn from: a rank with another number of samples, or other files
-  /// (Dataset::files_hash), is named at the vote.
+  /// The data that the steps from now on are drawn from. The vote names a rank with another number of samples, or other
+  /// files (Dataset::files_hash).
   void set_dataset(std::int64_t samples, std::uint64_t files_hash) noexcept;
 
   /// A step begins.
@@ -26,7 +26,7 @@ class VoteExchange {
   /// This rank's.
   Vote& mine() noexcept { return mine_; }
   const Vote& mine() const noexcept { return mine_; }
-  /// What the program logs: it goes with the vote.
+  /// The values that the program logs: they go with the vote.
   MetricLog& log() noexcept { return log_; }
   /// Collective. All ranks', in their order.
   std::vector<Vote> exchange();
@@ -35,12 +35,12 @@ class VoteExchange {
   }
   /// `measured`: as `decide` has it.
   Decision decide_by(const std::vector<Vote>& votes, std::optional<std::int64_t> measured) const;
-  /// Throws Error(not_finite) where max_skipped_steps in a row were skipped, this one the last.
+  /// Throws Error(not_finite) if this step is the last of max_skipped_steps in a row that were skipped.
   void count_skipped(const Decision& decision);
 
  private:
   std::string gather_logged(const std::string& mine);
-  /// An overflow is how the loss scale is found.
+  /// True while an overflow may be due to the loss scale.
   bool scaler_looks() const;
 
   ComputeCore& core_;

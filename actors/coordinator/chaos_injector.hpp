@@ -4,7 +4,7 @@
 
 namespace troupe {
 
-/// --chaos: which ranks are hurt when. It sends nothing; the time is given, and chaos begins with the first call.
+/// --chaos: decides which ranks are hurt when. Sends nothing; the time is given, and chaos begins with the first call.
 class ChaosInjector {
  public:
   using Time = std::chrono::steady_clock::time_point;

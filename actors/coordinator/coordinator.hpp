@@ -20,31 +20,31 @@ namespace troupe {
 
 constexpr std::chrono::milliseconds kCoordinatorTick{100};
 
-/// GetValue's key of what ranks and agents are to know of the run.
+/// GetValue's key of the run that the job belongs to, for ranks and agents.
 inline constexpr const char* kRunKey = "run";
 
 struct CoordinatorOptions {
   std::string job_id;
-  std::string run;  ///< for who asks for kRunKey
+  std::string run;  ///< the value of kRunKey
   int world_size = 1;
   RecoveryOptions recovery;
   std::optional<ChaosOptions> chaos;                ///< hurts ranks on purpose
   std::chrono::milliseconds join_timeout{120'000};  ///< for all ranks to join at the start
-  /// A membership, before it is announced: the journal. And lines for the user. Both may be empty.
+  /// `record` gets a membership before it is announced: the journal. `log` gets lines for the user. Both may be empty.
   std::function<void(const Membership&)> record;
   std::function<void(const std::string&)> log;
   std::optional<Membership> resumed;  ///< from the journal: ranks of this generation are expected back
   int life = 0;  ///< how many coordinators the job had before: ranks may know a newer membership than the journal
-  /// How much later than `fence_after` a member may come back: those that look for it at several ports need longer.
+  /// How much later than `fence_after` a member may come back: members that look for it at several ports need longer.
   std::chrono::milliseconds comes_back_late{0};
   bool without_journal = false;  ///< it is lost, or not whole: memberships may have been announced that are not in it
-  /// What a simulator replaces: who trains next, and the numbers of processes.
+  /// A simulator replaces these: the plan of the next membership, and the numbers of processes.
   std::function<MembershipAnswer(const MembershipQuestion&)> plan = plan_membership;
   std::function<std::uint64_t()> draw_incarnation = random_incarnation;
 };
 
-/// The coordinator's shell: it has the parts decide, and sends what they return. It decides itself which phase the job
-/// is in, and who trains in the next generation.
+/// The coordinator's shell: its parts decide, and it sends the messages that they return. It decides itself on the
+/// phase of the job, and on the members of the next generation.
 struct CoordinatorState {
   enum class Phase { forming, training, recovering, over };
 
@@ -101,17 +101,17 @@ struct CoordinatorState {
   static inline const char* name = "coordinator";
 };
 
-/// Writes a membership into the journal. Where that fails, the ranks know it, and tell a coordinator that takes over.
+/// Writes a membership into the journal. If that fails, the ranks know it, and report it to the next coordinator.
 void write_down(const Membership& next, const CoordinatorOptions& options);
-/// A member says by which membership it goes, to a coordinator that has been started again.
+/// A member reports its membership to a coordinator that has been started again.
 void take_over(CoordinatorState& state, const Membership& known);
-/// A host's agent wants a process of its gone.
+/// A host's agent asks that one of its processes leave.
 void take_notice(CoordinatorState& state, const LeaveNotice& notice, bool drill = false);
-/// What a job's end is once all its ranks have ended well, the last with this report.
+/// The end of a job all of whose ranks have ended well, the last with this report.
 JobOver end_of_all(const CoordinatorState& state, const ErrorReport& last);
 /// A process that is no member leaves, and ends well.
 void let_go(CoordinatorState& state, const ProcessId& process);
-/// Asks members to leave, and lets those go that have.
+/// Asks members to leave, and lets go of those that have left.
 void let_leave(CoordinatorState& state);
 /// How many members did not come back to a coordinator that has been started again; nullopt: it is too early to say.
 std::optional<std::size_t> settle_resumption(CoordinatorState& state);

@@ -24,7 +24,7 @@ class CoordinatorLink {
     coordinator_ = std::move(coordinator);
     ++joins_;
   }
-  /// How often this rank has joined again: what it sent before may be lost.
+  /// How often this rank has joined again: its earlier messages may be lost.
   std::uint64_t joins() const {
     std::lock_guard lock(mutex_);
     return joins_;

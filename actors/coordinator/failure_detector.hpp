@@ -6,7 +6,7 @@
 
 namespace troupe {
 
-/// Which processes are silent, by slot. A value: it gets the time, and sends nothing.
+/// Finds silent processes, by slot. A value: it gets the time, and sends nothing.
 class FailureDetector {
  public:
   using Time = std::chrono::steady_clock::time_point;

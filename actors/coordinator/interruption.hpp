@@ -5,11 +5,11 @@
 
 namespace troupe {
 
-/// Why a generation comes to its end, and which members have not left it yet. A value; sends nothing.
+/// The end of a generation: its reason, and the members that have not left it yet. A value; sends nothing.
 class Interruption {
  public:
-  /// `parted`: members leave; a rank stands between two steps, the others come to the same place by themselves, and
-  /// only a fault on the way makes another interruption of it. Else all give up.
+  /// `parted`: members leave. A rank stands between two steps, and the others come to the same place by themselves.
+  /// Only a fault on the way makes another interruption of it. Without `parted` all give up.
   RankMessages begin(const ErrorReport& reason, bool parted, const ProcessTable& processes) {
     reason_ = reason;
     parting_ = parted;
@@ -22,7 +22,7 @@ class Interruption {
     }
     return messages;
   }
-  /// A member is there over another connection: what was sent over the one before may be lost.
+  /// A member is there over another connection: messages over the one before may be lost.
   RankMessages came_back(int slot, const ProcessTable& processes) {
     unheard_.insert(slot);
     return parting_ ? RankMessages() : RankMessages{message_to(*processes.in_slot(slot), processes)};

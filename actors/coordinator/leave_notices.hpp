@@ -10,30 +10,30 @@
 namespace troupe {
 
 /// Processes that are to leave the job because their hosts want them gone, by slot, and how far each is. A member
-/// leaves between two steps: it says so with its vote, all hand over what only it holds, and the next membership is
+/// leaves between two steps. It says so with its vote, all hand over what only it holds, and the next membership is
 /// without it. A value; sends nothing.
 class LeaveNotices {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  /// `drill`: --chaos has drawn it, and its slot is filled again. False: it is known.
+  /// `drill`: --chaos has drawn it, and its slot is filled again. Returns false if the notice is known.
   bool add(const LeaveNotice& notice, bool drill = false);
-  /// Another process has the slot: what the one before was told is over.
+  /// Another process has the slot: the notice of the one before is void.
   void joined(const ProcessId& process);
   bool has(const ProcessId& process) const;
-  /// It has ended: whether another process is to take its slot.
+  /// It has ended. Returns whether another process is to take its slot.
   bool ended(const ProcessId& process);
-  /// Nothing is to be started there.
+  /// True: no process is to be started there.
   bool has_slot(int slot) const { return notices_.contains(slot); }
-  /// Says of the survivors which of them leave, and takes candidates out that do.
+  /// Marks the survivors that leave, and removes the candidates that do.
   void mark(MembershipQuestion& question);
 
   /// Whether a member of the current membership was to leave.
   bool concern(const Membership& current) const;
-  /// To members that leave, in a generation that trains.
+  /// The requests to members that leave, in a generation that trains.
   RankMessages ask(const ProcessTable& processes) const;
-  /// Processes that are members no longer, or never were: they are to end well now. One whose part of a save is under
-  /// way stays for it, for `patience`.
+  /// Processes that are members no longer, or never were: they are to end well now. A process with a part of a save
+  /// under way stays for it, for `patience`.
   std::vector<ProcessId> due(const ProcessTable& processes, const SaveRounds& saves, Time now,
                              std::chrono::milliseconds patience);
   /// Why it leaves.
@@ -44,7 +44,7 @@ class LeaveNotices {
     LeaveNotice notice;
     bool drill = false;
     std::optional<Time> since;  // it is no member
-    std::string save;           // that it has begun its part of
+    std::string save;           // the save whose part it has begun
   };
   std::map<int, Notice> notices_;  // by slot
 };

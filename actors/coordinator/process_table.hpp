@@ -12,7 +12,7 @@
 
 namespace troupe {
 
-/// What a part of the coordinator has ranks told, in this order.
+/// Messages that a part of the coordinator sends to ranks, in this order.
 using RankMessages = std::vector<
     std::pair<RankSupervisorActor, std::variant<PublishCheckpoint, SaveEnded, LeaveLoop, LeaveJob, InterruptRanks>>>;
 
@@ -27,7 +27,7 @@ struct JoinedProcess {
   std::optional<ErrorReport> ended;
   std::optional<RankInterrupted> interrupted;  ///< in this generation
   std::optional<LoopDone> loop_done;           ///< in this generation
-  bool may_leave = false;                      ///< the loop; it was told so
+  bool may_leave = false;                      ///< the loop; it was informed
 
   /// In this life. It may say 0 before it has healed.
   std::int64_t steps_made() const noexcept {
@@ -53,15 +53,15 @@ class ProcessTable {
   JoinedProcess* in_slot(int slot) { return writable(std::as_const(*this).in_slot(slot)); }
   const std::map<int, JoinedProcess>& all() const noexcept { return processes_; }  ///< by slot
   bool knows(const caf::actor_addr& address) const { return slot_of_address_.contains(address); }
-  /// Whose supervisor this is; nullopt: of no process that is connected.
+  /// The slot whose supervisor this is; nullopt: of no process that is connected.
   std::optional<int> slot_of(const caf::strong_actor_ptr& supervisor) const;
-  /// Forgets a supervisor's address, and returns its slot; nullopt: no address that is known.
+  /// Forgets a supervisor's address, and returns its slot; nullopt: the address is not known.
   std::optional<int> take_address(const caf::actor_addr& address);
 
   const Membership& current() const noexcept { return current_; }
   /// The next generation begins: no process is interrupted in it yet. `parted`: members of the one before leave.
   void make_current(Membership next, bool parted = false);
-  /// The membership that has made saves of this generation: the current one, or the one before where members left it.
+  /// The membership that has made saves of this generation: the current one, or the one before if members left it.
   const Membership& that_saves(std::uint64_t generation) const noexcept {
     return generation == parted_.generation ? parted_ : current_;
   }
@@ -81,16 +81,16 @@ class ProcessTable {
   std::vector<int> describe(MembershipQuestion& question) const;
   /// Whether there are members, and all have ended.
   bool all_ended() const;
-  /// A member waits at the end of its loop. Drops what is of another generation.
+  /// A member waits at the end of its loop. Drops a message of another generation.
   void loop_done(const LoopDone& done);
-  /// Those that wait there may leave once all members have come to it, after the same steps, or have ended.
+  /// Members that wait there may leave once all members have come to it, after the same steps, or have ended.
   RankMessages leave_loop();
 
  private:
   static JoinedProcess* writable(const JoinedProcess* process) { return const_cast<JoinedProcess*>(process); }
 
   std::map<int, JoinedProcess> processes_;          // by slot
-  std::map<caf::actor_addr, int> slot_of_address_;  // of those that are there
+  std::map<caf::actor_addr, int> slot_of_address_;  // of the connected ones
   Membership current_, parted_;
   std::map<int, int> rank_by_slot_;  // of its members
 };

@@ -3,7 +3,7 @@
 
 namespace troupe {
 
-/// What happens when a rank is lost.
+/// The answer to the loss of a rank.
 struct RecoveryOptions {
   bool enabled = false;  ///< false: the job ends
   int min_ranks = 1;

@@ -7,8 +7,8 @@
 
 namespace troupe {
 
-/// Values that the ranks of one generation leave for each other, such as their addresses. Bounded by what a rank needs:
-/// an address for each other rank, on each of its communicators. A value; sends nothing.
+/// Values that the ranks of one generation leave for each other, such as their addresses. Bounded by the need of a
+/// rank: an address for each other rank, on each of its communicators. A value; sends nothing.
 class RendezvousStore {
  public:
   static constexpr std::size_t kCommunicators = 64, kBytesOfValue = 1024;
@@ -17,7 +17,7 @@ class RendezvousStore {
   explicit RendezvousStore(int world_size)
       : most_values_(kCommunicators * (static_cast<std::size_t>(world_size) + 8)) {}
 
-  /// Of the process in this slot. Returns why the value is not kept; empty: it is.
+  /// From the process in this slot. Returns why the value is not kept; empty: it is.
   std::string put(int slot, PutValue value) {
     const auto known = values_.find(value.key);
     if (known != values_.end() && known->second.slot != slot)
@@ -48,7 +48,7 @@ class RendezvousStore {
 
  private:
   struct Value {
-    int slot = -1;  // who left it
+    int slot = -1;  // that left it
     std::string text;
   };
   struct Share {

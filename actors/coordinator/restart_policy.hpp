@@ -7,7 +7,7 @@
 
 namespace troupe {
 
-/// How often what dies is started again.
+/// How often a dead process is started again.
 struct RestartLimits {
   int most = 3;          ///< deaths of one slot within `window`
   int most_of_host = 4;  ///< failures of one host
@@ -17,24 +17,24 @@ struct RestartLimits {
 
 struct RestartDecision {
   bool start = true;
-  std::chrono::milliseconds wait{0};  ///< where not: until it may be
-  std::string reason;                 ///< where not
+  std::chrono::milliseconds wait{0};  ///< if not `start`: until it may be
+  std::string reason;                 ///< if not `start`
 };
 
 /// Whether a slot may be started again. `slot_deaths`, `host_deaths` (of all slots of its host): how long ago each was,
-/// in any order. A slot that dies too often waits until its oldest death is out of the window; so does a host that
-/// keeps failing, whichever of its slots it takes down. A pure function.
+/// in any order. A slot that dies too often waits until its oldest death is out of the window. So does each slot of a
+/// host that keeps failing. A pure function.
 RestartDecision may_restart(std::span<const std::chrono::milliseconds> slot_deaths,
                             std::span<const std::chrono::milliseconds> host_deaths, const RestartLimits& limits);
 
 /// How a life of a slot ended.
 struct LifeEnd {
-  std::string cause;            ///< what the program did: "signal 11", "exit code 3", "a hang"; empty: not its doing
+  std::string cause;            ///< the program's fault: "signal 11", "exit code 3", "a hang"; empty: not its doing
   std::int64_t steps_made = 0;  ///< in this life, as far as was heard
 };
 
-/// Whether two lives of a slot, one after the other, ended of the same fault of the program, and another would, too:
-/// the same cause, and at once, or after as many steps as before. A pure function.
+/// Whether two successive lives of a slot ended by the same fault of the program, so that another would, too. They
+/// ended by the same cause, and at once or after equally many steps. A pure function.
 bool is_program_fault(const LifeEnd& before, const LifeEnd& now);
 
 }  // namespace troupe

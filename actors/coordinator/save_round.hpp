@@ -11,24 +11,24 @@
 
 namespace troupe {
 
-/// One try to save, as the coordinator sees it: a two-phase commit. First every rank writes its part; then one of them
-/// makes a checkpoint of the parts, and if it dies over that, the next one. A save fails with the first part that
-/// cannot be written, by a full disk or by the loss of a rank before it had written. A value; decides, sends nothing.
+/// One try to save, as the coordinator sees it: a two-phase commit. First every rank writes its part. Then one of them
+/// makes a checkpoint of the parts; if it dies meanwhile, the next one does. A save fails with the first part that
+/// can't be written: the disk is full, or the rank was lost before. A value; decides, sends nothing.
 class SaveRound {
  public:
-  /// `members`: by rank, who is to write.
+  /// `members`: the processes that write, by rank.
   SaveRound(SaveAttempt attempt, std::vector<ProcessId> members, bool best);
 
   void written(const PartSaved& part);
   void published(const SaveEnded& ended);
   void lost(const ProcessId& process, const std::string& why);
-  /// Ends the save, unless it has ended. `rank`: which is at fault, or -1.
+  /// Ends the save, unless it has ended. `rank`: the one at fault, or -1.
   void fail(int rank, const std::string& cause);
-  /// A rank that leaves the generation before it has begun its part never writes it: it begins another save in the
-  /// next, and waits there for those that have.
+  /// A rank that leaves the generation before it has begun its part never writes it. It begins another save in the next
+  /// one, and waits there for the ranks that have begun this one.
   void interrupted(const RankInterrupted& report);
-  /// Over another connection; it may have been taken for lost. If it was to publish, the order, or its answer, may be
-  /// lost with the old one. It gets the order again, which does no harm.
+  /// It is back over another connection; it may have been taken for lost. If it was to publish, the order or its answer
+  /// may be lost with the old connection. It gets the order again, which does no harm.
   void came_back(const ProcessId& process);
 
   enum class Action { wait, publish, end };
@@ -37,7 +37,7 @@ class SaveRound {
     ProcessId publisher;  ///< of publish
     SaveEnded ended;      ///< of end
   };
-  /// What is to be done now. `publish` once for each publisher.
+  /// The action that is due now. `publish` once for each publisher.
   Decision decide();
 
   const SaveAttempt& attempt() const noexcept { return attempt_; }

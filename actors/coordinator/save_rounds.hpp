@@ -7,21 +7,21 @@
 
 namespace troupe {
 
-/// The saves that are under way, and the last ones that have ended. It sends nothing: what is to be sent is returned.
+/// The saves that are under way, and the last ones that have ended. It sends nothing: it returns the messages to send.
 class SaveRounds {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  /// The first part of a save begins its round. `resuming`: members that are not there may come back.
+  /// The first part of a save begins its round. `resuming`: missing members may come back.
   RankMessages part_saved(const PartSaved& part, const ProcessTable& processes, bool resuming, Time now);
   RankMessages published(const SaveEnded& ended, const ProcessTable& processes);
   RankMessages interrupted(const RankInterrupted& report, const ProcessTable& processes);
   RankMessages lost(const ProcessId& process, const std::string& why, const ProcessTable& processes);
   RankMessages came_back(const ProcessId& process, const ProcessTable& processes);
-  /// A line for each save that takes long; each again after a minute.
+  /// A line for each save that takes long, repeated after a minute.
   std::vector<std::string> slow(Time now);
 
-  /// Whether the save with this id has not ended, for all that is known here.
+  /// Whether the save with this id has not ended, as far as is known here.
   bool awaits(const std::string& id) const;
   std::size_t under_way() const noexcept { return saves_.size(); }
   std::size_t remembered() const noexcept { return ended_.size(); }
@@ -34,7 +34,7 @@ class SaveRounds {
   Save* find(const SaveAttempt& attempt);
   const SaveEnded* find_ended(const SaveAttempt& attempt) const;
   SaveRound first_part(const PartSaved& part, const ProcessTable& processes, bool resuming) const;
-  /// What all rounds want now.
+  /// The messages that all rounds want to send now.
   RankMessages decide(const ProcessTable& processes);
   void remember(const SaveEnded& ended);
 

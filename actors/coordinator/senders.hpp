@@ -11,8 +11,8 @@
 
 namespace troupe {
 
-/// Who may say what (SECURITY.md has the table): a message that comes from another is dropped, counted, and logged the
-/// first, second, fourth, ... time. `from` is the message's sender. One thread; the tables and the log outlive it.
+/// Checks the senders of messages (SECURITY.md has the table). A message from a wrong sender is dropped, counted, and
+/// logged the first, second, fourth, ... time. `from`: its sender. One thread; the tables and the log outlive it.
 class Senders {
  public:
   using Sender = caf::strong_actor_ptr;
@@ -20,13 +20,13 @@ class Senders {
   Senders(const ProcessTable& processes, const SlotTable& slots, const Log& log)
       : processes_(processes), slots_(slots), log_(log) {}
 
-  /// What a process says of itself comes from it. Messages of a process that has not joined come to nothing.
+  /// A message of a process about itself must come from it. Messages of a process that has not joined are dropped.
   template <class Message>
   bool may_say(const Message& message, const Sender& from) {
     return is_process(message.process, name_of_struct<Message>(), from);
   }
   bool may_say(const CollectiveState& state, const Sender& from);  ///< of the process that has this rank
-  /// Of a process its host's agent; if it has none, the launcher.
+  /// About a process, from its host's agent; if there is none, from the launcher.
   bool may_say(const RankExited& exit, const Sender& from) { return is_agent(exit.process, "RankExited", from); }
   bool may_say(const LeaveNotice& notice, const Sender& from) { return is_agent(notice.process, "LeaveNotice", from); }
   bool may_say(const Membership& known, const Sender& from);  ///< of a member

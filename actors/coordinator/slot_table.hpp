@@ -11,15 +11,15 @@
 
 namespace troupe {
 
-/// The job's slots and the agents of their hosts: what is being started, what died when, and what may be started again.
-/// It sends nothing; the time is given.
+/// The job's slots and the agents of their hosts: processes that are being started, deaths and their times, and slots
+/// that may be started again. It sends nothing; the time is given.
 class SlotTable {
  public:
   using Time = std::chrono::steady_clock::time_point;
   struct Restart {
     NodeAgentActor agent;  ///< gets `order`; null: nothing is started now
     StartRank order;
-    std::string postponed;  ///< a line for the user: not before some time is over
+    std::string postponed;  ///< a line for the user: the start has to wait
   };
 
   SlotTable() = default;
@@ -28,14 +28,14 @@ class SlotTable {
   /// Why this agent may not join: another one has its host's name. Empty: it may.
   std::string refusal(const JoinNode& node, const NodeAgentActor& agent) const;
   void set_agent(const std::string& host, NodeAgentActor agent) { agents_[host] = std::move(agent); }
-  /// Its host; nullopt: no agent has this address. What it was starting does not come.
+  /// Returns its host; nullopt: no agent has this address. The processes that it was starting will not come.
   std::optional<std::string> remove_agent(const caf::actor_addr& address);
   const std::map<std::string, NodeAgentActor>& agents() const noexcept { return agents_; }  ///< by host
   NodeAgentActor agent_on(const std::string& host) const;                                   ///< null: none
   bool has_agent(int slot) const;
 
   void set_host(int slot, const std::string& host) { slots_[slot].host = host; }
-  /// The agent of this host has started it, or was told to.
+  /// The agent of this host has started it, or was ordered to.
   void set_ordered(const ProcessId& process, const std::string& host);
   /// Why this process may not take its slot: its host's agent has another one there. Empty: it may.
   std::string refusal(const ProcessId& process) const;
@@ -43,15 +43,15 @@ class SlotTable {
   void set_starting(int slot, bool starting) { slots_[slot].starting = starting; }
   void set_absent(int slot) { slots_[slot].absent = true; }
   void add_death(int slot, Time now) { slots_[slot].deaths.push_back(now); }
-  /// How the slot's last life ended: a second time of the same fault is program_fault from now on.
+  /// How the slot's last life ended: if the same fault comes a second time, it is program_fault from now on.
   void explain_death(int slot, const LifeEnd& end);
-  /// A sentence; empty: none is known, and what dies may be started again.
+  /// A sentence; empty: none is known, and a dead process may be started again.
   const std::string& program_fault() const noexcept { return program_fault_; }
   void add_death(int slot, Time now, const LifeEnd& end) {
     add_death(slot, now);
     explain_death(slot, end);
   }
-  /// A link of its host's has failed.
+  /// A link of its host has failed.
   void hold_down(int slot, Time now) { slots_[slot].held_until = now + recovery_.link_hold_down; }
   bool is_starting(int slot) const;
   int starting() const;  ///< how many are being started

@@ -6,8 +6,8 @@
 
 namespace troupe {
 
-/// Collects where the ranks of a generation stand on their communicators, and finds who keeps the others waiting. A
-/// value; sends nothing.
+/// Collects the places of a generation's ranks on their communicators, and finds the rank that keeps the others
+/// waiting. A value; sends nothing.
 class StallInspector {
  public:
   using Time = std::chrono::steady_clock::time_point;

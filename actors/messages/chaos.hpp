@@ -7,7 +7,7 @@
 
 namespace troupe {
 
-/// What `--chaos` does to a rank.
+/// A fault that `--chaos` injects into a rank.
 enum class ChaosKind : std::uint8_t {
   kill,  ///< SIGKILL
   stop,  ///< SIGSTOP, and SIGCONT later: 0.5 to 5 s
@@ -23,7 +23,7 @@ struct ChaosOptions {
   std::uint64_t seed = 1;
   std::chrono::milliseconds mtbf{30'000};  ///< mean time between faults of the job
   std::vector<ChaosKind> kinds{ChaosKind::kill, ChaosKind::stop, ChaosKind::slow, ChaosKind::net, ChaosKind::disk};
-  std::uint64_t life = 0;  ///< of the coordinator: each has a schedule of its own
+  std::uint64_t life = 0;  ///< of the coordinator: each has its own schedule
 };
 
 /// `seed=7,mtbf=30s,kinds=kill|stop`, each part optional; `+` may stand for `|`. Throws Error(usage) that names the
@@ -37,9 +37,9 @@ struct ChaosEvent {
   std::chrono::milliseconds lasts{0};
 };
 
-/// The faults of a job in their order: exponential gaps (a Poisson process), kind and slot uniform. A function of seed
-/// and number of slots alone, in the coordinator's first life, so that the same text means the same schedule wherever
-/// the job runs.
+/// The faults of a job in their order: exponential gaps (a Poisson process), kind and slot uniform. In the
+/// coordinator's first life they depend on the seed and the number of slots alone. So the same text means the same
+/// schedule wherever the job runs.
 class ChaosSchedule {
  public:
   ChaosSchedule(ChaosOptions options, int slots);
@@ -54,8 +54,8 @@ class ChaosSchedule {
   ChaosEvent next_;
 };
 
-/// How much of its time a job makes of what it is hurt by: the pace of its steps beside their pace while nothing is
-/// wrong. Validation and checkpoints are in both.
+/// The share of its pace that a job keeps under faults: the pace of its steps beside their pace while nothing is wrong.
+/// Validation and checkpoints are in both.
 class Goodput {
  public:
   /// From time to time: `steps` done by the job, and whether a fault is at work since the last look.
@@ -71,14 +71,14 @@ class Goodput {
   std::int64_t last_steps_ = 0, steps_ = 0, quiet_steps_ = 0;
 };
 
-/// A job under `--chaos`: what is due, what came of it.
+/// A job under `--chaos`: the faults that are due, and their results.
 class ChaosRun {
  public:
   ChaosRun(const ChaosOptions& options, int slots) : schedule_(options, slots) {}
 
   /// The faults since the last call, at `at` since the first step.
   std::vector<ChaosEvent> due(std::chrono::milliseconds at);
-  /// What became of one of them: it hit a living rank, or there was none in its slot.
+  /// The result of one of them: it hit a living rank, or there was none in its slot.
   void happened(const ChaosEvent& event, bool hit);
   /// `whole`: all ranks are there and train.
   void observe(std::chrono::milliseconds at, std::int64_t steps, bool whole);
@@ -88,7 +88,7 @@ class ChaosRun {
  private:
   ChaosSchedule schedule_;
   Goodput goodput_;
-  std::chrono::milliseconds over_at_{0};  // what was done last
+  std::chrono::milliseconds over_at_{0};  // the end of the last fault
   std::int64_t steps_ = 0, steps_at_fault_ = -1;
   std::map<ChaosKind, int> hits_;
   int misses_ = 0;

@@ -13,9 +13,9 @@ using NodeAgentActor = caf::typed_actor<caf::reacts_to<StartRank>, caf::reacts_t
 /// The launcher's own agent by name, beside those of the hosts. It has no ranks, and speaks for hosts without an agent.
 inline constexpr const char* kLauncher = "(launcher)";
 
-/// One per job: who takes part, where ranks leave their addresses for each other, who is to blame when collectives
-/// stall, who replaces a rank that died, and the end of the job. It takes no part in a step: ranks train on while it is
-/// away.
+/// One per job. It decides on the memberships, on replacements of dead ranks, on the rank at fault if collectives
+/// stall, and on the end of the job. Ranks leave their addresses for each other with it. It takes no part in a step:
+/// ranks train on while it is away.
 using CoordinatorActor =
     caf::typed_actor<caf::replies_to<JoinJob>::with<JoinAccepted>,        //
                      caf::replies_to<JoinNode>::with<std::string>,        // why it may not; empty: it may
@@ -33,7 +33,7 @@ using CoordinatorActor =
                      caf::replies_to<RankEnded>::with<bool>,              // acknowledged
                      caf::reacts_to<CoordinatorTick>>;
 
-/// What other processes may send it: all but its own clock.
+/// The messages that other processes may send it: all but its own clock.
 using MessagesToCoordinator =
     std::tuple<JoinJob, JoinNode, PutValue, GetValue, Membership, CollectiveState, Heartbeat, RankInterrupted,
                LeaveNotice, RankExited, PartSaved, CheckpointPublished, LoopDone, RankEnded>;

@@ -4,11 +4,11 @@
 #include <tuple>
 #include <utility>
 
-/// The fields of a plain struct, from its definition: what is written to the wire, the journal and a log needs no
-/// second list of them. The way is Boost.PFR's: https://www.boost.org/doc/libs/release/doc/html/boost_pfr.html
+/// The fields of a plain struct, from its definition: the wire, the journal and a log need no second list of them. The
+/// way is Boost.PFR's: https://www.boost.org/doc/libs/release/doc/html/boost_pfr.html
 namespace troupe {
 
-/// Converts to any field: with it the fields of a struct are counted.
+/// Converts to any type: it serves to count a struct's fields.
 struct AnyField {
   template <class T>
   operator T() const;
@@ -19,7 +19,7 @@ constexpr bool takes_fields(std::index_sequence<Field...>) {
   return requires { T{(static_cast<void>(Field), AnyField{})...}; };
 }
 
-/// How many fields a struct without bases and constructors has.
+/// The number of fields of a struct without bases and constructors.
 template <class T, std::size_t N = 0>
 constexpr std::size_t field_count() {
   if constexpr (takes_fields<T>(std::make_index_sequence<N + 1>())) return field_count<T, N + 1>();

@@ -5,10 +5,10 @@
 
 namespace troupe {
 
-/// What the coordinator believes of a message that came over the network, before it looks at what the message wants:
-/// every number within its range, every text of a length that its sender could have meant, names that a log line can
-/// hold. A peer that has the job's keys is trusted, its memory and its version are not. Each returns the reason for
-/// which the message is refused, naming the field; empty: none.
+/// The checks of a message that came over the network, before the coordinator looks at its purpose. Every number must
+/// be within its range, every text no longer than a sender could need, and every name fit for a log line. A peer that
+/// has the job's keys is trusted; its memory and its version are not. Each returns the reason to refuse the message,
+/// with the field; empty: none.
 std::string problem_with(const JoinJob& join);
 std::string problem_with(const JoinNode& node);
 std::string problem_with(const PutValue& value);
@@ -16,7 +16,7 @@ std::string problem_with(const CollectiveState& state);
 std::string problem_with(const RankExited& exit);
 std::string problem_with(const LeaveNotice& notice);
 std::string problem_with(const RankInterrupted& report);
-/// Told on to all ranks. CAF 0.17 never comes to an end of writing a number that is infinite or none.
+/// Passed on to all ranks. CAF 0.17 never ends writing a number that is infinite or NaN.
 std::string problem_with(const CheckpointPublished& message);
 
 /// Slots of a job, spares counted.

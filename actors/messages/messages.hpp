@@ -28,21 +28,21 @@ struct RankFailed {
 };
 
 // ---------------------------------------------------------------- Compute <-> DataLoader
-/// The consumer has room for so many more batches.
+/// The consumer has room for `credits` more batches.
 struct GrantBatches {
   std::int32_t credits = 0;
 };
 struct BatchLoaded {
   std::shared_ptr<const Batch> batch;
-  double load_ms = 0;          ///< what it cost, in the worker
+  double load_ms = 0;          ///< time of loading, in the worker
   std::int64_t loaded_ns = 0;  ///< steady clock: since then it waits for compute
 };
 /// All epochs are over.
 struct DataEnded {};
 
 // ---------------------------------------------------------------- Compute <-> Reducer
-/// Bucket `index` of this step's plan is full. The reducer launches buckets in plan order, whatever order these come
-/// in.
+/// Bucket `index` of this step's plan is full. The reducer launches buckets in plan order, in whatever order these
+/// arrive.
 struct BucketReady {
   std::int64_t step = 0;
   std::int32_t index = 0;
@@ -52,7 +52,7 @@ struct BucketReady {
 struct BucketsReduced {
   std::int64_t step = 0;
   std::int32_t buckets = 0;
-  std::int32_t launched_before_end = 0;  ///< of them, before backward ended: what overlap is made of
+  std::int32_t launched_before_end = 0;  ///< of them, before backward ended: the source of overlap
   double busy_ms = 0;                    ///< time inside collectives and hooks
   std::int64_t awaited_ns = 0;   ///< steady clock: when the last bucket could have been taken from the mailbox ...
   std::int64_t taken_ns = 0;     ///< ... when it was ...
@@ -70,7 +70,7 @@ struct SaveCheckpoint {
   std::uint64_t generation = 0;
   bool best = false;  ///< also becomes the `best` checkpoint
   std::size_t live =
-      0;  ///< the first tensors of the part are the model's own: PartCopied follows when they may change again
+      0;  ///< the first `live` tensors of the part are the model's own: PartCopied follows when they may change again
 };
 struct PartCopied {};
 struct CheckpointSaved {
@@ -102,7 +102,7 @@ struct PublishCheckpoint {
   std::int32_t ranks = 1;
   bool best = false;
 };
-/// Coordinator -> all ranks: what came of it.
+/// Coordinator -> all ranks: the outcome of the save.
 struct SaveEnded {
   SaveAttempt attempt;
   CheckpointSaved saved;
@@ -111,7 +111,7 @@ struct SaveEnded {
 inline SaveEnded failed_save(const SaveAttempt& attempt, const ErrorReport& report) {
   return {attempt, {attempt.step, {}, 0, 0, {}}, report};
 }
-/// It did, or could not. Said again to a coordinator that was restarted.
+/// Its publisher is done, or has failed. Repeated to a coordinator that was restarted.
 struct CheckpointPublished {
   ProcessId process;
   SaveEnded ended;
@@ -126,13 +126,13 @@ struct JoinJob {
   std::string build_id;
   std::string config_hash;
   bool spare = false;
-  std::uint64_t generation = 0;  ///< that it is a member of: it only comes back to a coordinator that was restarted
+  std::uint64_t generation = 0;  ///< of which it is a member: it only comes back to a coordinator that was restarted
 };
 struct JoinAccepted {
   std::string refused;                  ///< not empty: why not
-  std::int64_t park_after_ms = 60'000;  ///< a rank that hears no `CoordinatorBeat` for so long is cut off
+  std::int64_t park_after_ms = 60'000;  ///< a rank that hears no `CoordinatorBeat` for this long is cut off
 };
-/// Coordinator -> a member: say by which membership you go. It was started again, and does not know that one. The
+/// Coordinator -> a member: report your membership. The coordinator was started again, and does not know that one. The
 /// answer is a Membership.
 struct ReportMembership {};
 /// Several times a second, from every member and spare.
@@ -150,7 +150,7 @@ struct InterruptRanks {
   std::uint64_t generation = 0;
   ErrorReport reason;
 };
-/// Coordinator -> a member: say with the next vote that you leave (LeaveNotice). Said again until it has stopped.
+/// Coordinator -> a member: say with the next vote that you leave (LeaveNotice). Repeated until it has stopped.
 struct LeaveJob {
   std::uint64_t generation = 0;
 };
@@ -168,26 +168,26 @@ struct CommunicatorFailed {
 struct JoinNode {
   std::string job_id;
   std::string host;
-  std::vector<ProcessId> started;  ///< what it runs already
-  bool only_asks = false;          ///< whether it may join
+  std::vector<ProcessId> started;  ///< the processes that it runs already
+  bool only_asks = false;          ///< a question: may it join?
 };
 /// Start a process in this slot.
 struct StartRank {
   ProcessId process;
   std::int32_t restarts = 0;  ///< how many lives the slot had before
 };
-/// Kill this incarnation, whatever state it is in.
+/// Kill this incarnation, in whatever state it is.
 struct KillRank {
   ProcessId process;
   std::string reason;
 };
-/// This process is to leave the job between two steps, and its slot stays empty on that host. Said again to a
-/// coordinator that was restarted.
+/// This process is to leave the job between two steps, and its slot stays empty on that host. Repeated to a coordinator
+/// that was restarted.
 struct LeaveNotice {
   ProcessId process;
   std::string why;  ///< "SIGTERM"
 };
-/// A process has ended: waitpid says so.
+/// A process has ended, by waitpid.
 struct RankExited {
   ProcessId process;
   std::int32_t wait_status = 0;
@@ -204,12 +204,12 @@ struct PutValue {
 struct GetValue {
   std::string key;
 };
-/// Where a rank stands on one communicator: sent when it has waited long, and on request.
+/// The place of a rank on one communicator: sent when the rank has waited long, and on request.
 /// The communicator whose collectives Compute's thread launches itself, and the Reducer's.
 inline constexpr const char* kProgramCommunicator = "program";
 inline constexpr const char* kGradientCommunicator = "buckets";
 struct CollectiveState {
-  std::uint64_t generation = 0;  ///< whose rank and communicator these are
+  std::uint64_t generation = 0;  ///< of this rank and communicator
   std::int32_t rank = 0;
   std::string communicator;
   bool in_flight = false;
@@ -244,7 +244,7 @@ struct InjectFault {
   std::int64_t lasts_ms = 0;
 };
 
-/// Those that cross processes, and the values in them: CAF writes all fields, in the order of their declaration.
+/// The messages that cross processes, and the values in them: CAF writes all fields, in the order of their declaration.
 using WireMessages =
     std::tuple<ErrorReport, ProcessId, Member, Membership, SaveAttempt, CheckpointSaved, JoinJob, JoinAccepted,
                ReportMembership, Heartbeat, CoordinatorTick, CoordinatorBeat, InterruptRanks, RankInterrupted,
@@ -262,7 +262,7 @@ typename Inspector::result_type inspect(Inspector& f, T& x) {
   static const std::string name(name_of_struct<T>());
   return std::apply([&](auto&... field) { return f(caf::meta::type_name(name.c_str()), field...); }, fields_of(x));
 }
-/// Makes a CAF configuration know them.
+/// Registers them in a CAF configuration.
 inline void add_wire_messages(caf::actor_system_config& config) {
   const auto add = [&]<class... T>(const std::tuple<T...>*) {
     (config.add_message_type<T>(std::string(name_of_struct<T>())), ...);

@@ -16,7 +16,7 @@
 
 namespace troupe {
 
-/// What happened over a few steps: sums while it is filled, means when it is read. Pure.
+/// The results of a few steps: sums while it is filled, means when it is read. Pure.
 struct StepWindow {
   std::int64_t steps = 0, skipped = 0, first_step = 0;
   double loss_sum = 0, samples = 0, correct = 0;
@@ -25,7 +25,7 @@ struct StepWindow {
   double inside_ms = 0, optimizer_ms = 0, hidden_ms = 0, validation_ms = 0, checkpoint_ms = 0, batch_queue_ms = 0,
          bucket_queue_ms = 0;
   std::vector<SectionTimes> own;  ///< by rank, sums over ...
-  std::int64_t own_steps = 0;     ///< ... so many steps; they begin anew where the world size changes
+  std::int64_t own_steps = 0;     ///< ... this many steps; they begin anew if the world size changes
   double last_lr = 0, last_norm = 0, last_loss_scale = 1;
   struct {
     std::int64_t number = 0, bytes = 0;
@@ -34,7 +34,7 @@ struct StepWindow {
   LoggedValues logged;                ///< of committed steps
 
   void add(const StepReport& report);
-  /// Means over the samples of committed steps; not a number (null in JSON) where all steps were skipped.
+  /// Means over the samples of committed steps; NaN (null in JSON) if all steps were skipped.
   double loss() const { return samples > 0 ? loss_sum / samples : std::numeric_limits<double>::quiet_NaN(); }
   double accuracy() const { return samples > 0 ? correct / samples : std::numeric_limits<double>::quiet_NaN(); }
   double mean_step_ms() const { return steps > 0 ? step_ms / static_cast<double>(steps) : 0; }
@@ -47,7 +47,7 @@ struct StepWindow {
   std::vector<SectionTimes> means_by_rank() const;
 };
 
-/// What a loop says after an interval of steps.
+/// A loop's report after an interval of steps.
 struct MetricsReport {
   StepWindow window;
   std::int64_t epoch = 0, epochs = 0;
@@ -64,7 +64,7 @@ struct MetricsReport {
   int world_size = 1;
   std::int64_t sent_ns = 0;  ///< steady clock
 };
-/// Something else to show, in its turn.
+/// Another line for the console, in its turn.
 struct ConsoleLine {
   std::string text;
 };
@@ -72,10 +72,10 @@ struct ConsoleLine {
 MetricRecord record_of(const MetricsReport& report);
 MetricRecord record_of(const ValidationReport& report);
 
-/// Rank 0's reports, on their way to the console and to the sinks. It has a thread of its own, since files and sockets
-/// may make it wait; nobody waits for it but, at the end of the run and with a deadline, whoever sends FinishMetrics.
+/// Rank 0's reports, on their way to the console and to the sinks. The actor has its own thread, since files and
+/// sockets may make it wait. Only the sender of FinishMetrics waits for it, at the end of the run and with a deadline.
 struct FinishMetrics {
-  std::chrono::milliseconds patience{0};  ///< for what sinks have on their way
+  std::chrono::milliseconds patience{0};  ///< for the records that sinks have on their way
   bool failed = false;                    ///< the run ends with an error
   std::string error;                      ///< that one, in a line
 };
@@ -86,14 +86,14 @@ using MetricsActor =
 struct MetricsOptions {
   std::vector<std::shared_ptr<MetricSink>> sinks;
   std::uint64_t generation = 0;  ///< of the membership that this rank 0 begins with
-  /// Of a rank 0 that died; called before this one's first record, on the actor's thread.
+  /// Of a rank 0 that died; called before this actor's first record, on the actor's thread.
   std::function<EarlierRecords()> earlier;
   std::function<void(const MetricsReport&)> on_report;
   std::function<void(const ValidationReport&)> on_validation;
   std::function<void(const std::string&)> on_line;
   std::function<void(const std::string&)> warn;  ///< a sink's first failure, in one line
-  /// What a record that was written gives reason to tell the user: lines, mostly none. They are told by on_warning, and
-  /// kept as events.
+  /// Warnings that a written record gives reason for: lines, mostly none. They go to on_warning, and are kept as
+  /// events.
   std::function<std::vector<std::string>(const MetricRecord&)> judge;
   std::function<void(const std::string&)> on_warning;
   std::shared_ptr<TraceRecorder> trace;  ///< may be empty
@@ -110,7 +110,7 @@ struct MetricsState {
   MetricsActor::pointer self = nullptr;
   MetricsOptions options;
   bool begun = false;
-  MetricRecord last;       // with step and epoch alone: where the end record stands
+  MetricRecord last;       // with step and epoch alone: the place of the end record
   std::vector<bool> told;  // of each sink: it has failed
   static inline const char* name = "metrics";
 };

@@ -14,8 +14,8 @@ namespace troupe {
 /// Writes this rank's part of each checkpoint, and, on the rank that the coordinator chooses, makes a checkpoint of all
 /// parts. Answers the sender of SaveCheckpoint with CheckpointSaved or CheckpointFailed, the same on all ranks;
 /// training goes on either way. The credit is one: the sender waits for the answer before it sends the next part, so at
-/// most one snapshot is in memory. Asked to end (anon_send_exit), it first finishes the write under way and what was
-/// sent before; exit_reason::kill does not wait.
+/// most one snapshot is in memory. On anon_send_exit it first finishes the write under way and earlier messages; on
+/// exit_reason::kill it does not wait.
 using Checkpointer = caf::typed_actor<caf::reacts_to<SaveCheckpoint>, caf::reacts_to<PublishCheckpoint>,
                                       caf::reacts_to<SaveEnded>, caf::reacts_to<InjectFault>>;
 
@@ -23,14 +23,14 @@ struct CheckpointerOptions {
   std::string directory;
   std::int64_t keep_last = 3;
   int rank = 0;  ///< for reports
-  /// The directory is this rank's: opened at once, with a RankFailed if it cannot be used, before hours that could not
-  /// be saved; and locked against other jobs. Where not, it is opened only to publish in the owner's stead.
+  /// The directory is this rank's: locked against other jobs, and opened at once. A failure is a RankFailed now, before
+  /// hours that could not be saved. If false, the rank opens it only to publish in the owner's stead.
   bool publishes = true;
-  SaveAttempt first;      ///< others may be writing its parts already
-  caf::actor supervisor;  ///< leads to the coordinator, and gets RankFailed where the rank cannot go on; may be empty
-  FileLayer* files = nullptr;                  ///< null: the operating system's; outlives the actor
-  std::shared_ptr<FolderLock> lock = nullptr;  ///< on the directory, where the rank has it already
-  /// On the rank whose part is the first: a checkpoint is on disk. On the actor's thread, before the answer.
+  SaveAttempt first;           ///< others may be writing its parts already
+  caf::actor supervisor;       ///< leads to the coordinator, and gets RankFailed if the rank cannot go on; may be empty
+  FileLayer* files = nullptr;  ///< null: the operating system's; outlives the actor
+  std::shared_ptr<FolderLock> lock = nullptr;  ///< on the directory, if the rank has it already
+  /// On the rank of the first part: a checkpoint is on disk. On the actor's thread, before the answer.
   std::function<void(const CheckpointSaved&)> on_saved = {};
 };
 
@@ -60,8 +60,8 @@ struct CheckpointerState {
 
 Checkpointer::behavior_type make_checkpointer(Checkpointer::stateful_pointer<CheckpointerState> self,
                                               CheckpointerOptions options);
-/// Spawns it and makes it known to `options.supervisor`. That is sent from here, not by the actor, whose thread may
-/// begin late: what the supervisor passes on to it would be lost until then.
+/// Spawns it and reports it to `options.supervisor`. The report is sent from here, not by the actor, whose thread may
+/// begin late: until then the supervisor's messages to it would be lost.
 Checkpointer spawn_checkpointer(caf::actor_system& system, const CheckpointerOptions& options);
 
 }  // namespace troupe

@@ -24,34 +24,34 @@ struct BucketView {
   at::Tensor flat;                    // (numel,), the gradients of this rank in, their average over all ranks out
   std::vector<at::Tensor> gradients;  // one per parameter, views of `flat` in the parameter's shape
   std::vector<std::string> names;     // of the parameters
-  /// On a device, else empty: `flat` holds this step's gradients after `ready`, which backward marks before BucketReady
-  /// is sent, and their average after `reduced`, which the reducer marks before BucketsReduced is.
+  /// On a device, else empty. After `ready`, `flat` holds this step's gradients: backward marks it before BucketReady
+  /// is sent. After `reduced`, it holds their average: the reducer marks it before BucketsReduced is sent.
   std::shared_ptr<DeviceEvent> ready, reduced;
-  /// On a device, else undefined: (2,) f64 there, what scale_and_check says of `flat` after the hook.
+  /// On a device, else undefined: (2,) f64 there, the result of scale_and_check for `flat` after the hook.
   at::Tensor checks;
-  /// A hook on a device may leave it to the check to multiply `flat` by this.
+  /// A hook on a device may leave it to the check to multiply `flat` by this factor.
   double scale = 1;
 };
 
-/// How a bucket becomes the average over all ranks. Reducer's thread; every rank calls it for the same buckets in the
-/// same order, so that it may launch any collectives as long as they are the same everywhere.
+/// Turns a bucket into the average over all ranks. Reducer's thread. Every rank calls it for the same buckets in the
+/// same order, so it may launch any collectives that are the same everywhere.
 class CommHook {
  public:
   virtual ~CommHook() = default;
   /// Turns `bucket.flat` from the gradients of this rank into their average over all ranks.
   virtual void reduce(BucketView& bucket, Communicator& communicator) = 0;
-  /// The reducer has failed, in this hook or elsewhere: whoever waits for what `reduce` would do is to be freed.
-  /// Reducer's thread.
+  /// The reducer has failed, in this hook or elsewhere: free all threads that wait for a result of `reduce`. Reducer's
+  /// thread.
   virtual void give_up() noexcept {}
-  /// What must be in a checkpoint for a bit-equal resume (error feedback). Called between steps.
+  /// The state that a checkpoint must have for a bit-equal resume (error feedback). Called between steps.
   virtual NamedTensors state() { return {}; }
-  /// Takes back what `state` returned.
+  /// Takes the tensors that `state` returned.
   virtual void load_state(const NamedTensors&) {}
-  /// `step` was given up after some or all of its buckets were reduced, and comes again or is skipped: the state goes
-  /// back to what it was before it. Called between steps.
+  /// `step` was given up after some or all of its buckets were reduced, and comes again or is skipped. The state goes
+  /// back to its value before that step. Called between steps.
   virtual void roll_back(std::int64_t step) {}
-  /// Members leave between two steps, and with them what they owe: collective of all, after which each owes the mean of
-  /// what all did. Compute's thread.
+  /// Members leave between two steps, with an error that they still owe. Collective of all ranks: after it each owes
+  /// the mean of all errors. Compute's thread.
   virtual void hand_over(Communicator&) {}
 };
 

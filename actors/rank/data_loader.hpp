@@ -29,7 +29,7 @@ struct DataLoaderOptions {
   std::int64_t max_steps = 0;  ///< optimizer steps of this loader; 0: no limit
   std::int64_t num_workers = 1;
   std::int64_t prefetch = 2;               ///< batches that may be ahead of the consumer's credits
-  std::shared_ptr<const DeviceFeed> feed;  ///< where the rank trains on a device: the batches go there, else empty
+  std::shared_ptr<const DeviceFeed> feed;  ///< if the rank trains on a device: the batches go there; else empty
   caf::actor consumer;  ///< gets BatchLoaded in order, DataEnded at the end, RankFailed if the data set throws
   RankSupervisorActor supervisor;
 };
@@ -66,7 +66,7 @@ struct BatchDone {
 class BatchMaker {
  public:
   BatchMaker(const DataLoaderOptions& options, const DistributedSampler& sampler);
-  /// Never throws what the data set throws: the report says it.
+  /// Catches the data set's exceptions: the report has them.
   BatchDone load(const BatchOrder& order) const;
 
  private:
@@ -76,14 +76,14 @@ class BatchMaker {
   DistributedSampler sampler_;
 };
 
-/// Batches without an actor, for data whose batch takes less time than waking a thread to make it: each is made when it
-/// is asked for, in the thread that asks. The same batches in the same order.
+/// Batches without an actor, for data whose batch takes less time than waking a thread to make it. Each is made on
+/// request, in the calling thread. The same batches in the same order.
 class DirectLoader {
  public:
-  /// Whether that is the quicker way: the data set says so (Dataset::quick), and nothing is to be copied to a device.
+  /// Whether it is the quicker way: the data set says so (Dataset::quick), and nothing is to be copied to a device.
   static bool suits(const DataLoaderOptions& options);
   explicit DirectLoader(const DataLoaderOptions& options);
-  /// Empty after the last; a result without a batch says why.
+  /// Empty after the last; a result without a batch has the reason.
   std::optional<BatchDone> next();
 
  private:
@@ -93,8 +93,8 @@ class DirectLoader {
   BatchMaker maker_;
 };
 
-/// Threads that load batches; they live as long as the loader, across epochs. `num_workers` 0: the caller's thread does
-/// the work.
+/// Threads that load batches; they live as long as the loader, across epochs. With `num_workers` 0 the caller's thread
+/// does the work.
 class LoaderWorkers {
  public:
   using Done = std::function<void(BatchDone)>;
@@ -116,8 +116,8 @@ class LoaderWorkers {
   std::vector<std::thread> threads_;
 };
 
-/// Reads, decodes and batches ahead, bounded: at most `prefetch` batches beyond what the consumer has granted are under
-/// way or waiting. Batches come in the order of the schedule, however many workers there are. Holds the cursor.
+/// Reads, decodes and batches ahead, bounded: at most `prefetch` batches beyond the consumer's credits are under way or
+/// waiting. Batches come in the order of the schedule, with any number of workers. Holds the cursor.
 using DataLoaderActor = caf::typed_actor<caf::reacts_to<GrantBatches>, caf::reacts_to<BatchDone>>;
 
 struct DataLoaderState {

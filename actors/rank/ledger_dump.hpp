@@ -6,9 +6,9 @@
 
 namespace troupe {
 
-/// Writes what each communicator's ledger holds, its last 4,096 collectives, as JSON lines: oldest first, one
-/// communicator after the other, the one that is under way marked `"finished": false`. Returns the path, or nothing if
-/// the file could not be written, since a dump must not add a failure.
+/// Writes each communicator's ledger, its last 4,096 collectives, as JSON lines: oldest first, one communicator after
+/// the other. A collective under way is marked `"finished": false`. Returns the path, or nothing if the file could not
+/// be written, since a dump must not add a failure.
 std::string dump_ledgers(const std::string& path, int rank, std::span<const RegisterCommunicator> communicators);
 
 }  // namespace troupe

@@ -22,19 +22,19 @@ struct RegisterCommunicator {
   std::uint64_t generation = 1;
   std::shared_ptr<Communicator> communicator;
 };
-/// As RegisterCommunicator, for what builds communicators.
+/// As RegisterCommunicator, for the builder of communicators.
 struct RegisterRendezvous {
   std::uint64_t generation = 1;
   std::shared_ptr<Rendezvous> rendezvous;
 };
-/// Who hears of the coordinator's decisions about checkpoints: the rank's Checkpointer.
+/// The actor that gets the coordinator's decisions about checkpoints: the rank's Checkpointer.
 struct RegisterCheckpointer {
   caf::actor checkpointer;
 };
 /// Looks at the ledgers: sent by the supervisor to itself.
 struct CheckCommunicators {};
-/// Compute has left its loop: `report.code` ok, or why not. Answered once the coordinator knows, the job is over, or no
-/// coordinator was heard for `park_after`.
+/// Compute has left its loop: `report.code` ok, or the reason. Answered once the coordinator knows, the job is over, or
+/// no coordinator was heard for `park_after`.
 struct FinishRank {
   ErrorReport report;
 };
@@ -42,12 +42,12 @@ struct FinishRank {
 struct JoinRank {
   std::chrono::milliseconds timeout{30'000};
 };
-/// The coordinator was restarted and found again (or, empty, was not found in time).
+/// The coordinator was restarted and found again; empty: it was not found in time.
 struct CoordinatorFound {
   caf::strong_actor_ptr coordinator;
 };
 
-/// Root of a rank's actors: knows who failed, tells the coordinator, frees everyone who waits. Outlives the
+/// Root of a rank's actors: it learns of failures, reports them to the coordinator, and frees all waits. Outlives the
 /// coordinator: it looks for a restarted one while the rank trains on.
 using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<JoinAccepted>,  //
                                              caf::reacts_to<RegisterCommunicator>,           //
@@ -77,9 +77,9 @@ using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<Joi
 /// Set by the process's signal handler: SIGINT or SIGTERM. Every rank of the process reads it with its vote.
 inline std::atomic<int> process_stop_signal{0};
 
-/// What other threads of a rank may ask without a message.
+/// The state that other threads of a rank may read without a message.
 struct RankStatus {
-  /// What this rank's vote in a generation says of its end: a signal, VoteNumbers::kLeaves or 0.
+  /// The end in this rank's vote in a generation: a signal, VoteNumbers::kLeaves or 0.
   std::uint8_t end_for_vote(std::uint64_t generation) const {
     int signal = process_stop_signal.load();
     if (signal == 0) signal = stop_signal.load();
@@ -87,35 +87,35 @@ struct RankStatus {
   }
 
   std::atomic<int> stop_signal{0};          ///< SIGINT or SIGTERM was received: finish the step
-  std::atomic<std::uint64_t> leaves{0};     ///< the generation that this rank is to leave: the next vote says so
+  std::atomic<std::uint64_t> leaves{0};     ///< the generation that this rank is to leave, by its next vote
   std::atomic<bool> loop_ended{false};      ///< Compute has left its loop
   std::atomic<bool> awaits_reducer{false};  ///< Compute waits for the step's buckets
-  std::atomic<bool> job_over{false};        ///< aborted, or its end is known: nothing is to be waited for any more
-  std::atomic<bool> poisoned{false};        ///< --chaos: the next backward's gradients are not numbers
+  std::atomic<bool> job_over{false};        ///< aborted, or its end is known: all waits are over
+  std::atomic<bool> poisoned{false};        ///< --chaos: the next backward's gradients are NaN
   std::atomic<std::int64_t> steps_done{0};
 };
 
-/// Looks for a restarted coordinator until it is found, `patience` is over (nothing then), or `stopped` says so.
+/// Looks for a restarted coordinator until it is found, `patience` is over (null then), or `stopped` is true.
 /// Blocks.
 using FindCoordinator =
     std::function<caf::strong_actor_ptr(std::chrono::milliseconds patience, const std::function<bool()>& stopped)>;
 
 struct RankSupervisorOptions {
-  JoinJob join;                       // says who this process is
+  JoinJob join;                       // identifies this process
   caf::strong_actor_ptr coordinator;  ///< a CoordinatorActor; empty for a rank that is alone
   FindCoordinator reconnect;          ///< on a separate thread; empty: the job ends with its coordinator
-  /// Looks for it in another way than by a thread that calls `reconnect`: CoordinatorFound comes within the time given.
+  /// Looks for the coordinator without a thread that calls `reconnect`: CoordinatorFound comes within the given time.
   /// May be empty.
   std::function<void(const RankSupervisorActor&, std::chrono::milliseconds patience)> find_coordinator;
   /// The coordinator's new address. The supervisor's thread.
   std::function<void(const caf::strong_actor_ptr&)> on_coordinator;
-  /// Where this rank's last collectives go when somebody hangs; empty: nowhere. `log`, if any, gets a line that says
-  /// so.
+  /// The file for this rank's last collectives after a hang; empty: none. `log`, if there is one, gets a line about
+  /// it.
   std::string ledger_path;
   std::function<void(const std::string&)> log;
   /// --chaos: kills, stops or slows this process. Empty (a simulated rank): it is spared.
   std::function<void(ChaosKind, std::chrono::milliseconds)> hurt;
-  caf::actor compute;  ///< told of memberships, interruptions and the end, so that it stops waiting for messages
+  caf::actor compute;  ///< gets memberships, interruptions and the end, so that it stops waiting for messages
   std::shared_ptr<RankStatus> status;
   std::chrono::milliseconds check_interval{100};
   std::chrono::milliseconds stall_after{300};  ///< a collective that waits longer is reported to the coordinator
@@ -155,7 +155,7 @@ struct RankSupervisorState {
   Place place;
   std::uint64_t interrupted = 0;                    // generations up to this one are over
   ErrorReport interruption;                         // why the last one is
-  std::optional<RankInterrupted> last_interrupted;  // told again to a restarted coordinator ...
+  std::optional<RankInterrupted> last_interrupted;  // repeated to a restarted coordinator ...
   std::optional<LoopDone> loop_done;                // ... and so is this
   bool waits_to_leave = false;                      // the loop, until all have come to its end
   std::optional<RankEnded> end;                     // ... and this
@@ -165,9 +165,9 @@ struct RankSupervisorState {
   SaveRelay saves;
   std::optional<ErrorReport> aborted;
   caf::actor_clock::time_point heard_coordinator, last_check;
-  std::chrono::milliseconds park_after{60'000};  // unheard; the coordinator says it when it lets the rank in
+  std::chrono::milliseconds park_after{60'000};  // unheard; the coordinator sets it when it lets the rank in
   std::int64_t stale = 0;                        // messages of former generations: dropped
-  std::uint64_t dumped = 0;                      // the generation whose ledgers were written down
+  std::uint64_t dumped = 0;                      // the generation whose ledgers were dumped
   static inline const char* name = "rank supervisor";
 };
 

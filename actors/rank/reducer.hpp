@@ -13,8 +13,8 @@
 
 namespace troupe {
 
-/// The buckets of the steps to come, in launch order, and how to reduce them. Sent by reference; Compute does not touch
-/// a bucket between BucketReady and BucketsReduced.
+/// The buckets of the coming steps, in launch order, and the hook that reduces them. Sent by reference; Compute does
+/// not touch a bucket between BucketReady and BucketsReduced.
 struct InstallPlan {
   std::shared_ptr<std::vector<BucketView>> buckets;
   std::shared_ptr<CommHook> hook;
@@ -26,22 +26,22 @@ struct InstallCommunicator {
   std::shared_ptr<Communicator> communicator;
 };
 
-/// Shared between Compute and Reducer: what one atomic can say needs no message.
+/// Shared between Compute and Reducer: atomics instead of messages.
 struct StepProgress {
   std::atomic<std::int64_t> backward_ended{-1};  ///< the step whose backward is over
   std::atomic<std::int64_t> launched{0};         ///< buckets launched since the start of the run
 };
 
 /// Launches every bucket collective of its rank, in plan order, from one thread. A bucket that is full before its turn
-/// is held back: the order is never that of arrival, which differs between ranks, so that ranks can't wait for each
-/// other in a circle.
+/// is held back. Buckets are never launched in the order of arrival: it differs between ranks, and they could wait for
+/// each other in a circle.
 using ReducerActor = caf::typed_actor<caf::reacts_to<InstallPlan>, caf::replies_to<InstallCommunicator>::with<bool>,
                                       caf::reacts_to<BucketReady>>;
 
 struct ReducerOptions {
   int rank = 0;
   std::shared_ptr<Communicator> communicator;
-  caf::actor compute;  ///< gets BucketsReduced, CommunicatorFailed where the generation may be at fault, or RankFailed
+  caf::actor compute;  ///< gets BucketsReduced, CommunicatorFailed if the generation may be at fault, or RankFailed
   RankSupervisorActor supervisor;
   std::shared_ptr<StepProgress> progress;
   std::shared_ptr<FaultWatch> watch;  ///< of the rank's threads: for this one
@@ -65,7 +65,7 @@ struct ReducerState {
   std::int64_t free_since_ns = 0;  // the last collective ended
   bool failed = false;
   std::optional<DeviceStream>
-      own_stream;  // on a device: of this thread, so that a bucket holds up neither the next one's forward nor backward
+      own_stream;  // on a device: this thread's, so that a bucket delays neither forward nor backward of compute
   DeviceTimer timer;
   BucketsReduced result;
   static inline const char* name = "reducer";

@@ -8,8 +8,8 @@
 
 namespace troupe {
 
-/// What a rank's supervisor passes on about saves, from the coordinator to the rank's Checkpointer. Keeps what a
-/// restarted coordinator is to be told again. The supervisor's thread.
+/// Passes the coordinator's messages about saves on to the rank's Checkpointer. Keeps the messages that a restarted
+/// coordinator has to get again. The supervisor's thread.
 class SaveRelay {
  public:
   void connect(caf::actor checkpointer) { checkpointer_ = std::move(checkpointer); }

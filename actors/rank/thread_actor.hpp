@@ -5,10 +5,10 @@
 
 namespace troupe {
 
-/// Mailbox of the thread that makes it, as caf::scoped_actor is. Two things are other: a deadline is one of the steady
-/// clock (CAF 0.17.6 waits for a time of day, which a clock that is set moves), and a message wakes the thread without
-/// a lock that the thread needs first (on one core, two switches of threads less: bench_wake). Messages that come after
-/// its end are dropped.
+/// Mailbox of the thread that makes it, as caf::scoped_actor, with two differences. A deadline is one of the steady
+/// clock: CAF 0.17.6 waits for a time of day, which moves if the clock is set. And a message wakes the thread without a
+/// lock that the thread needs first (on one core this saves two switches of threads: bench_wake). Messages after its
+/// end are dropped.
 class ThreadActor {
  public:
   explicit ThreadActor(caf::actor_system& system);
@@ -18,7 +18,7 @@ class ThreadActor {
 
   caf::blocking_actor& operator*() const noexcept { return *actor_; }
   caf::blocking_actor* operator->() const noexcept { return actor_; }
-  /// What others send to.
+  /// The address that others send to.
   caf::actor handle() const { return caf::actor_cast<caf::actor>(address_); }
 
  private:

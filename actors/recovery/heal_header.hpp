@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-/// What goes ahead of the tensors: what else a newcomer must know.
+/// Sent before the tensors: all else that a newcomer must know.
 struct HealHeader {
   std::map<std::string, std::string> strategy, notes;
   double loss_scale = 1;
@@ -20,7 +20,7 @@ struct HealHeader {
 };
 
 /// Names, shapes and types, for a newcomer that has no such tensors yet; and such tensors of zeros. Throws
-/// Error(bad_data) for any other text, or where they would have more than `most` bytes together.
+/// Error(bad_data) for any other text, or if they would have more than `most` bytes together.
 std::string shapes_of(const NamedTensors& tensors);
 NamedTensors zeros_of_shapes(std::string_view text, c10::Device device, std::int64_t most = std::int64_t{1} << 44);
 

@@ -21,7 +21,7 @@ struct CheckpointerModel {
   RankSupervisorActor supervisor;
   Draw draw{0, {}};
   SaveAttempt under_way;
-  Time disk_free{};                              // what it does now is over then
+  Time disk_free{};                              // the end of its present work
   bool saved_before = false, publishes = false;  // was rank 0 at its first save, and holds the directory since
   caf::actor requester;
 

@@ -6,8 +6,8 @@
 
 namespace troupe::simulator {
 
-/// A stream of random numbers that is a function of (seed, name): what one part of a simulation draws does not shift
-/// what another draws, so that a schedule with one fault less stays alike in all else.
+/// A stream of random numbers that is a function of (seed, name). The draws of one part of a simulation do not shift
+/// those of another, so a schedule with one fault less stays alike in all else.
 class Draw {
  public:
   Draw(std::uint64_t seed, std::string_view name) noexcept : state_(seed) {

@@ -22,15 +22,15 @@ enum class FaultKind : std::uint8_t {
   slow_network,   ///< every message takes 50 ms more
   full_disk,      ///< the rank's next part of a checkpoint can't be written
   replay,         ///< old messages arrive once more, up to 30 s late
-  full_run_disk,  ///< from then on no membership can be written down, and coordinators that take over know none
+  full_run_disk,  ///< from then on no membership can be recorded, and coordinators that take over know none
   break_data_at,  ///< the rank's data connections break within 20 ms after it comes to `point` of `step`
-  leave           ///< the rank's host wants it gone: for good (lasts 0), or another is started in its place
+  leave           ///< the rank's host wants it gone: for good (lasts 0), or another starts in its place
 };
 
 /// The run folder's disk, beside those of the slots.
 constexpr int kRunDisk = -1;
 
-/// One thing that goes wrong in a simulation.
+/// One fault in a simulation.
 struct Fault {
   FaultKind kind = FaultKind::kill_rank;
   std::chrono::milliseconds at{0};
@@ -42,8 +42,8 @@ struct Fault {
   std::string to_string() const;
 };
 
-/// Where a rank can be hurt: `forward`, `reduced`, `vote`, `voted`, `committed`, `heal`, `save`, `written`, `publish`,
-/// `published`.
+/// The points at which a rank can be hurt: `forward`, `reduced`, `vote`, `voted`, `committed`, `heal`, `save`,
+/// `written`, `publish`, `published`.
 const std::vector<std::string>& fault_points();
 
 /// The faults of a seed: one to eight, within the first five seconds, of all kinds.

@@ -9,7 +9,7 @@
 
 namespace troupe::simulator {
 
-/// What a rank has: numbers in place of weights and of the optimizer's state, that every step changes in one way only.
+/// A rank's state: numbers in place of weights and of the optimizer's state, that every step changes in one way only.
 struct ModelState {
   std::uint64_t weights = 1, moments = 1;
   bool operator==(const ModelState&) const = default;
@@ -39,16 +39,16 @@ struct SavedCheckpoint {
   std::map<int, SavedPart> parts;  // by rank
 };
 
-/// All that a simulated job has done, held against what it promises. Every call may find a promise broken; the first
-/// that is stays.
+/// The record of a simulated job, checked against its promises. Every call may find a broken promise; the first one
+/// stays.
 ///
 /// - I1 A step is applied once per process, in order, and by all members of its generation that live on, or by none.
 /// - I2 A step that is applied used each sample of its batch once.
 /// - I3 The state after a step is the same wherever and however often it was computed.
-/// - I4 Generations only grow, in the journal and on each rank; none goes on where a newer one has decided.
+/// - I4 Generations only grow, in the journal and on each rank; no rank goes on after a newer one was decided.
 /// - I5 `latest` names whole checkpoints of one state only, and never goes back.
 /// - I6 Every wait has a deadline; once the faults are over the job comes to its end.
-/// - I7 What waits in queues and tables is bounded.
+/// - I7 Queues and tables are bounded.
 class History {
  public:
   void journaled(const Membership& membership);

@@ -24,16 +24,16 @@ struct JobOptions {
   std::int64_t steps = 60, save_every = 10;
   milliseconds collective_timeout{5'000};
   RecoveryOptions recovery;
-  bool user_collectives = false;  ///< the program has two of its own in each step
+  bool user_collectives = false;  ///< the program has two collectives in each step
   std::vector<Fault> faults;
-  /// In place of plan_membership: a bug that is planted.
+  /// Instead of plan_membership: a planted bug.
   std::function<MembershipAnswer(const MembershipQuestion&)> plan;
   bool keep_log = false;
 };
 
-/// A whole job in a world: coordinator and its journal, agents, ranks, a disk, and the person who starts it again when
-/// it ended with an exit code that says so. Real are the coordinator and every rank's supervisor; models are Compute
-/// and Checkpointer (RankModel), the agents, and what moves tensors.
+/// A whole job in a world: coordinator and journal, agents, ranks, a disk, and the user, who starts the job again if
+/// its exit code says so. The coordinator and every rank's supervisor are real. Compute and Checkpointer (RankModel),
+/// the agents and the transport of tensors are models.
 class Job {
  public:
   explicit Job(JobOptions options);
@@ -58,7 +58,7 @@ class Job {
   const std::optional<JobOver>& verdict() const noexcept { return verdict_; }
   void inflict(const Fault& fault);
 
-  // What the models need.
+  // For the models.
   caf::strong_actor_ptr coordinator_at(Process& rank);
   void find_coordinator(Process& process, milliseconds patience, std::function<bool()> given_up,
                         std::function<void(caf::strong_actor_ptr)> found);
@@ -129,7 +129,7 @@ class Job {
   History history_;
   Draw draw_;
   std::vector<Fault> at_points_, at_journal_;
-  Time calm_from_{};  // no fault is at work any more
+  Time calm_from_{};  // the end of all faults
   Process* coordinator_ = nullptr;
   CoordinatorState* coordinator_state_ = nullptr;
   CoordinatorActor coordinator_actor_;

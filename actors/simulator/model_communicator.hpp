@@ -7,8 +7,8 @@
 
 namespace troupe::simulator {
 
-/// A communicator without wires: the rank's model moves the pieces; the ledger and `abort` are what the supervisor sees
-/// of it.
+/// A communicator without wires: the rank's model moves the pieces; the supervisor sees only the ledger and
+/// `abort`.
 class ModelCommunicator final : public Communicator {
  public:
   ModelCommunicator(CommunicatorOptions options, std::function<void(const ErrorReport&)> aborted)

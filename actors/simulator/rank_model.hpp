@@ -40,7 +40,7 @@ struct CommunicatorsAborted {
   std::uint64_t generation = 0;
   ErrorReport reason;
 };
-/// Something that the rank does takes until now.
+/// An action of the rank lasts until now.
 struct Continue {
   std::uint64_t turn = 0;
 };
@@ -58,13 +58,13 @@ struct SaveAnswered {
 
 class ModelCommunicator;
 
-/// Of a data connection: made, refused by the other rank, or nobody answers.
+/// Of a data connection: made, refused by the other rank, or without an answer.
 enum class Connected : std::uint8_t { yes, refused, later };
 
 /// The model of Compute: a loop of steps (forward, reduce, vote, commit), saves between them, and the way from one
-/// generation to the next, with numbers in place of tensors. Its part in the group's steps is the StepProtocol that
-/// Compute follows, and votes and heals are decided by the functions that Compute calls. Unlike Compute it never
-/// blocks: where that waits, it has a continuation.
+/// generation to the next, with numbers in place of tensors. It follows the same StepProtocol as Compute, and decides
+/// votes and heals with the same functions. Unlike Compute it never blocks: it has a continuation at each point at
+/// which Compute waits.
 class RankModel {
  public:
   RankModel(caf::event_based_actor* self, Job& job, Process& process, const JoinJob& join,
@@ -74,11 +74,11 @@ class RankModel {
   const ProcessId& id() const noexcept { return join_.process; }
   int rank() const noexcept { return protocol_.rank(); }
   std::int64_t steps_done() const noexcept { return protocol_.steps_done(); }
-  /// What it waits for, and the deadline of that; empty if it computes.
+  /// The event that it waits for, and the deadline; empty if it computes.
   std::string waits_for;
   Time wait_ends{};
-  // Mistakes of the user's program, in this step: it leaves out the first of two collectives of its own, or has a
-  // bucket of another length.
+  // Mistakes of the user's program, in this step: it leaves out the first of its two collectives, or has a bucket of
+  // another length.
   std::int64_t skip_at = -1, other_numel_at = -1;
 
  private:
@@ -132,7 +132,7 @@ class RankModel {
   std::vector<Slice> slices_;  // of the step that was reduced last
   bool resumed_ = false;
   bool awaits_membership_ = false, ending_ = false;
-  std::deque<Membership> memberships_;  // that came before they were awaited
+  std::deque<Membership> memberships_;  // that came before the rank waited for them
   std::optional<ErrorReport> broken_;   // the generation's communicators ...
   std::optional<ErrorReport> gone_;     // ... and the first rank that has left them
   std::optional<AbortJob> abort_;

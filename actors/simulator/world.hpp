@@ -26,27 +26,27 @@ class Connection;
 /// `Heartbeat`: the type of a message's first value.
 std::string name_of(const caf::message& message);
 
-/// Some of the actors of the one actor system, which live, stand still and die together, as those of a process do.
+/// Actors of the one actor system that live, stand still and die together, as those of a process do.
 struct Process {
   int id = 0;
   std::string name;  ///< `coordinator 2`, `rank 3.1`: with the number of its life
   int host = 0;
-  int life = 0;  ///< of a coordinator: how many the job had before it
+  int life = 0;  ///< of a coordinator: the number of coordinators before it
   bool alive = true;
   bool frozen = false;                ///< SIGSTOP
   std::chrono::nanoseconds spent{0};  ///< by its actors, of this machine's time; counted only if `counts_time`
   std::vector<caf::strong_actor_ptr> actors;
-  std::map<int, Connection*> connections;  ///< by id: nothing depends on where memory lies
+  std::map<int, Connection*> connections;  ///< by id: nothing depends on addresses in memory
 };
 
-/// A TCP connection between two processes: what is sent arrives in order, late, or not at all once it is closed. Side 0
-/// is the one that connected.
+/// A TCP connection between two processes: messages arrive in order, late, or not at all once it is closed. Side 0 is
+/// the one that connected.
 class Connection {
  public:
   struct Side {
     Process* process = nullptr;
     std::function<void()> closed;                            ///< the other side is gone
-    Time last{};                                             ///< what was sent last arrives then
+    Time last{};                                             ///< the arrival of the last message
     std::vector<std::function<void()>> stalled;              ///< held up by a cut network
     std::map<caf::actor_id, caf::strong_actor_ptr> proxies;  ///< at this side, of the other's actors
   };
@@ -63,14 +63,14 @@ class Connection {
 /// For a function that is spawned and takes none: CAF 0.17.6 would bind a reference to a null pointer.
 struct NoArgument {};
 
-/// Processes, their network and their time, in one thread. Everything that happens is decided by the seed: how long a
-/// message takes, which of the actors that could run next does, where time goes on to. CAF's own clock is the time, its
-/// scheduler the processor.
+/// Processes, their network and their time, in one thread. The seed decides everything: the time that a message takes,
+/// the next of the actors that could run, the step of the clock. CAF's own clock is the time, its scheduler the
+/// processor.
 class World {
  public:
   explicit World(std::uint64_t seed);
   ~World();
-  /// Ends all processes, before what their actors refer to does.
+  /// Ends all processes, before the objects that their actors refer to.
   void end();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -78,15 +78,15 @@ class World {
   Time now() const noexcept;
   milliseconds time() const noexcept;  ///< since the beginning
 
-  /// Once so much time is over. Not undone by the death of a process.
+  /// Calls `what` after `delay`. The death of a process does not undo it.
   void after(std::chrono::nanoseconds delay, std::function<void()> what);
 
   Process& start(const std::string& name, int host);
-  /// All its actors are gone at once and say nothing more; who is connected with it hears it soon.
+  /// All its actors are gone at once and send nothing more; connected processes learn of it soon.
   void kill(Process& process);
   void freeze(Process& process) noexcept { process.frozen = true; }
   void thaw(Process& process) noexcept { process.frozen = false; }
-  /// `function` takes the actor and `arguments`; a lone NoArgument where there is none.
+  /// `function` takes the actor and `arguments`; a lone NoArgument if there are none.
   template <class Function, class... Arguments>
   auto spawn(Process& process, Function&& function, Arguments&&... arguments) {
     auto actor = system_.spawn(std::forward<Function>(function), std::forward<Arguments>(arguments)...);
@@ -96,29 +96,29 @@ class World {
   /// The process that an actor is of; null for a proxy, and for CAF's own.
   Process* process_of(caf::actor_id id) const;
 
-  /// Null where the hosts can't reach each other, or the other process is gone.
+  /// Null if the hosts can't reach each other, or the other process is gone.
   Connection* connect(Process& from, Process& to, const std::string& name);
-  /// How `at` addresses an actor of the other side.
+  /// The address by which `at` reaches an actor of the other side.
   caf::strong_actor_ptr proxy(Connection& connection, const Process& at, const caf::strong_actor_ptr& target);
   void send(Connection& connection, int from, std::function<void()> arrives);
-  /// Reset: what is under way is lost.
+  /// Reset: messages under way are lost.
   void cut(Connection& connection);
-  /// One side closes it: the other hears it after what was sent before.
+  /// One side closes it: the other learns of it after the earlier messages.
   void close(Connection& connection, int from);
-  /// Hosts of the two sets can't reach each other from now on; what is sent meanwhile arrives after `mend`.
+  /// Hosts of the two sets can't reach each other from now on; messages meanwhile arrive after `mend`.
   void part(std::set<int> hosts) { parted_ = std::move(hosts); }
   void mend();
   bool parted(int a, int b) const { return parted_.contains(a) != parted_.contains(b); }
-  /// Every message from now on takes so much longer.
+  /// Every message from now on takes `extra` longer.
   void slow_network(milliseconds extra) noexcept { extra_ = extra; }
 
-  /// `n` of the last messages that `may_repeat` lets arrive once more, at most so much later.
+  /// `n` of the last messages that `may_repeat` allows arrive once more, within this time.
   void replay(int n, milliseconds within);
 
-  /// One actor runs, or time goes on to what comes next. False: nothing is left to do.
+  /// One actor runs, or time goes on to the next event. False: nothing is left to do.
   bool step();
 
-  /// A line of the log, with the time before it. All lines together say what happened: they are equal for equal seeds.
+  /// A line of the log, after the time. All lines together record the run: they are equal for equal seeds.
   void log(const std::string& line);
   std::uint64_t log_hash() const noexcept { return log_hash_; }
   std::vector<std::string> lines;  ///< kept only if `keep_lines`

@@ -7,13 +7,13 @@
 
 namespace troupe {
 
-/// How many samples of a micro-batch the model was right about, for the accuracy in reports: a number, or a tensor of
-/// one element. One on a device is read with the losses, at the step's vote, so that nothing waits for it before. 0
-/// where nobody counts.
+/// The number of samples of a micro-batch that the model got right, for the accuracy in reports: a number, or a tensor
+/// of one element. A tensor on a device is read with the losses, at the step's vote, so that nothing waits for it
+/// before. 0 if the program counts none.
 class CorrectSamples {
  public:
   CorrectSamples(double count = 0) : count_(count) {}  // NOLINT: a plain number converts
-  CorrectSamples(const at::Tensor& count) {            // NOLINT: and so does what the model says
+  CorrectSamples(const at::Tensor& count) {            // and so does the model's tensor
     if (count.numel() != 1) {
       throw Error(ErrorCode::usage, "correct", "the tensor has " + std::to_string(count.numel()) + " elements",
                   "give how many samples were right: scores.argmax(1).eq(target).sum()");
@@ -24,7 +24,7 @@ class CorrectSamples {
       there_ = count.detach();
     }
   }
-  /// On a device, not read yet; undefined: `value` costs nothing.
+  /// On a device and not read yet; undefined: `value` costs nothing.
   const at::Tensor& on_device() const noexcept { return there_; }
   /// Waits for the device, if it is there.
   double value() const { return there_.defined() ? there_.item<double>() : count_; }

@@ -18,8 +18,8 @@ struct Divergence {
   std::string describe() const;  ///< `rank 2 holds other parameters than ranks 0, 1, 3`
 };
 
-/// Who differs, by the hashes in the votes. The side that has more than half of the ranks is trusted; without one, rank
-/// 0's. nullopt: all agree, or no hash was taken in this step. Pure.
+/// The ranks that differ, by the hashes in the votes. The side that has more than half of the ranks is trusted; without
+/// one, rank 0's. nullopt: all agree, or no hash was taken in this step. Pure.
 std::optional<Divergence> find_divergence(std::span<const Vote> votes);
 
 }  // namespace troupe

@@ -18,8 +18,8 @@ struct Loss {
 
   /// For micro-batches of unequal numbers of elements (masked tokens, sequences of unequal lengths): `total` is the sum
   /// of the losses of `count` elements. Loss and gradient of the step are then means over the elements of all ranks and
-  /// micro-batches, as of one rank that has them all. A step in which no element counts is skipped. All micro-batches
-  /// of a step are sums, or all are means. Throws Error(usage) for a negative count.
+  /// micro-batches, as on one rank that has them all. A step in which no element counts is skipped. A step's
+  /// micro-batches are all sums, or all means. Throws Error(usage) for a negative count.
   static Loss sum(at::Tensor total, std::int64_t count, CorrectSamples right = 0.0) {
     if (count < 0)
       throw Error(ErrorCode::usage, "Loss::sum", "the count is " + std::to_string(count),
@@ -31,7 +31,7 @@ struct Loss {
 
   at::Tensor value;                      ///< scalar
   CorrectSamples correct;                ///< samples that were right, for the accuracy; 0 if the program counts none
-  std::optional<std::int64_t> elements;  ///< that `value` is the sum over; empty: it is a mean over samples
+  std::optional<std::int64_t> elements;  ///< the elements in the sum `value`; empty: it is a mean over samples
 };
 
 }  // namespace troupe

@@ -6,20 +6,20 @@
 
 namespace troupe {
 
-/// The training loop: how long, what is checked, what is saved.
+/// The training loop: its length, its checks, its saves.
 struct TrainingOptions : LossScalerOptions {
   std::int64_t epochs = 10;
-  std::int64_t max_steps = 0;         ///< stop after so many optimizer steps; 0: no limit
+  std::int64_t max_steps = 0;         ///< stop after this many optimizer steps; 0: no limit
   std::int64_t grad_accum_steps = 1;  ///< micro-batches of one optimizer step
   std::string balance = "equal";      ///< how a step's samples are shared out: equal, speed, or weights by rank (2,1)
   bool use_amp = false;               ///< autocast around forward and loss
   std::string amp_dtype = "bf16";     ///< bf16, fp16: of autocast
-  std::string activation_checkpointing = "none";  ///< which blocks compute their forward again in backward
+  std::string activation_checkpointing = "none";  ///< the blocks that compute their forward again in backward
   double clip_norm = 0;                           ///< clip the gradient's global norm; 0: don't
   std::string on_not_finite = "stop";             ///< stop, skip: a step whose loss or gradient is NaN or infinite
   std::int64_t max_skipped_steps = 10;            ///< skipped in a row, they end the job; 0: no limit
-  std::string vote = "step";  ///< step, late: on a device, whether the host waits in each step for what it came to
-  bool cuda_graphs = false;   ///< on a device, forward and backward are a graph of it once their shapes repeat
+  std::string vote = "step";        ///< step, late: on a device, whether the host waits for each step's result
+  bool cuda_graphs = false;         ///< on a device, forward and backward are a graph of it once their shapes repeat
   std::int64_t verify_every = 100;  ///< steps between two comparisons of all replicas' parameters; 0: never
   std::string on_divergence =
       "heal";  ///< replicas that differ: heal (from more than half, else stop), rank_0 (else rank 0 is right), stop
@@ -33,9 +33,9 @@ struct TrainingOptions : LossScalerOptions {
   std::int64_t snapshot_every = 10;      ///< steps between two copies of sharded state that outlive a rank; 0: none
   std::int64_t staging_limit_mb = 8192;  ///< memory for the copy of a rank's part while it is written
   std::string resume;                    ///< "", "latest", "auto", a run (RUN or RUN@STEP), or the path of a checkpoint
-  std::string init_from;    ///< where the model's first values come from, unless a run is resumed; "": the program
-  std::string init_rename;  ///< `old=new,...`: beginnings of names in that file
-  bool init_allow_missing = false;  ///< take from it what fits
+  std::string init_from;    ///< the source of the model's first values, unless a run is resumed; "": the program
+  std::string init_rename;  ///< `old=new,...`: prefixes of names in that file
+  bool init_allow_missing = false;  ///< take the tensors that fit
   std::string run_dir = "auto";     ///< logs, metrics.jsonl, run.json; auto: a new folder below runs/
   std::string profile =
       "off";  ///< off, true (a table at the end), steps=10:13 (and a trace): launch/config/profile_setting.hpp

@@ -6,7 +6,7 @@
 
 namespace troupe {
 
-/// What a rank spent on its own part of a step, in ms, without waiting for other ranks.
+/// A rank's time for its own part of a step, in ms, without waits for other ranks.
 struct SectionTimes {
   float data_ms = 0;      ///< waiting for its data loader
   float forward_ms = 0;   ///< from a batch's arrival to its loss
@@ -18,7 +18,7 @@ struct SectionTimes {
 struct Straggler {
   int rank = -1;
   std::string host;
-  std::string section;               ///< where most of the difference is: data, forward, backward
+  std::string section;               ///< with most of the difference: data, forward, backward
   double ratio = 1;                  ///< of its own time to that of the others
   double own_ms = 0, others_ms = 0;  ///< a step's, medians over the window
 
@@ -26,27 +26,27 @@ struct Straggler {
                                  ///< most of it in forward`
 };
 
-/// Finds slow ranks from what every rank says of its own time in each vote. Pure: the same votes give the same answer
-/// on every rank.
+/// Finds slow ranks by the ranks' own times in the votes. Pure: the same votes give the same answer on every
+/// rank.
 ///
-/// Of each rank it takes the median over the last kWindow steps, so that a pause now and then counts nothing, and
-/// compares it with the median of the *other* ranks' medians: among two ranks the median of both would hide even a rank
-/// that is three times as slow. A rank is slow when it is kRatio times as slow and the difference is beyond what the
-/// steps scatter by themselves: kSigmas standard errors of a median, whose scale is the median absolute deviation of
-/// each rank's steps from its own median (1.4826 MAD estimates a standard deviation: Rousseeuw and Croux, J. Am. Stat.
-/// Assoc. 88, 1993). It stays slow until it is below kRecovered times the others.
+/// It takes each rank's median over the last kWindow steps, so that a rare pause does not count. It compares this with
+/// the median of the *other* ranks' medians: among two ranks the median of both would hide even a rank that is three
+/// times as slow. A slow rank is kRatio times as slow, and the difference is beyond the scatter of the steps: kSigmas
+/// standard errors of a median. Their scale is the median absolute deviation of each rank's steps from its own median
+/// (1.4826 MAD estimates a standard deviation: Rousseeuw and Croux, J. Am. Stat. Assoc. 88, 1993). It stays slow until
+/// it is below kRecovered times the others.
 class StragglerWatch {
  public:
   static constexpr std::size_t kWindow = 16;  ///< steps; a slow rank shows when its slow steps are more than half of it
   static constexpr std::size_t kEvery = 4;    ///< steps between two looks
-  static constexpr double kRatio = 1.4;  ///< 1.5 is what matters, and a measured ratio scatters around the true one
+  static constexpr double kRatio = 1.4;       ///< a true ratio of 1.5 matters, and a measured one scatters around it
   static constexpr double kRecovered = 1.25;
   static constexpr double kSigmas = 6;
-  static constexpr double kMinimumMs = 1;  ///< a smaller difference is nobody's concern
+  static constexpr double kMinimumMs = 1;  ///< smaller differences do not matter
 
   /// One step, by rank. True if the slow ranks are others than before.
   bool add(std::span<const SectionTimes> by_rank);
-  /// By rank; the hosts are the caller's to fill in.
+  /// By rank; the caller fills in the hosts.
   const std::vector<Straggler>& slow() const noexcept { return slow_; }
   /// Another membership: forget all.
   void reset();

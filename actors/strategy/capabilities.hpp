@@ -18,8 +18,8 @@ class Placement;
 class SavedState;
 class Snapshots;
 
-/// What a strategy can do beyond the calls that all have: of each capability the object that has it, or nothing, or
-/// nothing with the reason. Each has a header of its name in this folder. A value; the objects live as long as the
+/// A strategy's abilities beyond the calls that all have: for each capability the object that has it, or nothing,
+/// perhaps with the reason. Each has a header of its name in this folder. A value; the objects live as long as the
 /// strategy.
 class StrategyCapabilities {
  public:
@@ -36,7 +36,7 @@ class StrategyCapabilities {
 
   /// The interfaces that the strategy's class derives from.
   static StrategyCapabilities of(Strategy& strategy);
-  /// For a strategy around another: these, and of `inner` whatever is neither here nor refused here.
+  /// For a strategy around another: these, and those of `inner` that are neither here nor refused here.
   StrategyCapabilities over(const StrategyCapabilities& inner) const;
 
   /// The object that has the capability; nullptr: there is none.
@@ -49,7 +49,7 @@ class StrategyCapabilities {
   void refuse(const char* why) noexcept {
     std::get<Entry<Capability>>(entries_) = {nullptr, why};
   }
-  /// Why it is not there; `otherwise` where that was not said.
+  /// Why it is not there; `otherwise` if no reason was given.
   template <class Capability>
   const char* refusal(const char* otherwise) const noexcept {
     const auto* said = std::get<Entry<Capability>>(entries_).refused;

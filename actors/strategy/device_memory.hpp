@@ -5,10 +5,10 @@
 
 namespace troupe {
 
-/// Capability of a Strategy that can say what it and the model hold on this rank's device.
+/// Capability of a Strategy that reports its memory and the model's on this rank's device.
 class DeviceMemory {
  public:
-  /// For the report of a memory shortage there: after forward, backward or the optimizer has thrown.
+  /// For the report of a memory shortage there, after forward, backward or the optimizer has thrown.
   virtual std::vector<HeldMemory> held_memory() const = 0;
 
  protected:

@@ -3,14 +3,14 @@
 
 namespace troupe {
 
-/// Capability of a Strategy that has something to do before, in or after forward without backward, which ranks perhaps
-/// run not equally often. Compute's thread.
+/// Capability of a Strategy that acts before, in or after forward without backward, perhaps not equally often on all
+/// ranks. Compute's thread.
 class Evaluation {
  public:
   /// Both are collective.
   virtual void begin_evaluation() {}
   virtual void end_evaluation() {}
-  /// Between them: runs one forward. False: the result is another rank's, `forward` did not come to its end.
+  /// Between them: runs one forward. False: the result is another rank's, and `forward` did not end.
   virtual bool evaluate(const std::function<void()>& forward) {
     forward();
     return true;

@@ -19,9 +19,9 @@ struct Parting {
 /// saves first. Compute's thread.
 class Handover {
  public:
-  /// Collective of all members, before some leave: brings what only those hold to the others. A rejoin without them
-  /// follows, or one with them where a rank was lost meanwhile. False, on all ranks: the job can't go on without these,
-  /// and nothing was done.
+  /// Collective of all members, before some leave: the others get what only the leaving ones hold. A rejoin without
+  /// them follows, or one with them if a rank was lost meanwhile. False, on all ranks: the job can't go on without
+  /// these, and nothing was done.
   virtual bool hand_over(Optimizer& optimizer, const Parting& parting) = 0;
 
  protected:

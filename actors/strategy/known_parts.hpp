@@ -5,7 +5,7 @@
 
 namespace troupe {
 
-/// The strategies and communication hooks that are registered now, in the order of the alphabet.
+/// The strategies and communication hooks that are registered now, in alphabetical order.
 std::vector<RegisteredName> known_strategies();
 std::vector<RegisteredName> known_comm_hooks();
 

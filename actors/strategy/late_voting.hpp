@@ -8,7 +8,7 @@ namespace troupe {
 /// Capability of a Strategy that can leave to the device whether a step is applied (vote late). Compute's thread.
 class LateVoting {
  public:
-  /// In the place of scale_gradients and end_step. Waits for nothing.
+  /// Instead of scale_gradients and end_step. Waits for nothing.
   virtual void end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) = 0;
 
  protected:

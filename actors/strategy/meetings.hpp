@@ -7,10 +7,10 @@ namespace troupe {
 /// Collective, between steps. Compute's thread.
 class Meetings {
  public:
-  /// After a rejoin and its heal, with the newcomers: the meetings that `done` steps make due, which were interrupted
-  /// on all ranks. The next step would bring them too late, and after a run's last step there is none.
+  /// After a rejoin and its heal, with the newcomers: the meetings that are due after `done` steps and were interrupted
+  /// on all ranks. The next step would be too late, and after a run's last step there is none.
   virtual void meet(std::int64_t done) = 0;
-  /// Before the job goes over to another strategy: what is under way is brought to its end.
+  /// Before the job changes to another strategy: completes the work under way.
   virtual void finish_pending() = 0;
 
  protected:

@@ -8,8 +8,8 @@ class MicroBatches {
  public:
   virtual ~MicroBatches() = default;
   virtual int count() const = 0;  ///< micro-batches of the step
-  /// The program's forward and loss of one micro-batch. Returns what backward starts from, scaled; counts the loss. May
-  /// be called for the same micro-batch again: random numbers are the same then. Throws what forward throws.
+  /// The program's forward and loss of one micro-batch. Returns the start of backward, scaled; counts the loss. May be
+  /// called for the same micro-batch again, with the same random numbers. Throws what forward throws.
   virtual at::Tensor forward(int micro_batch) = 0;
   /// As forward, and counts nothing.
   virtual void try_forward(int micro_batch) = 0;
@@ -19,7 +19,7 @@ class MicroBatches {
 /// thread.
 class MicroBatchOrder {
  public:
-  /// In the place of begin_backward, autograd and end_backward. Custom loops call rank.run_micro_batches then.
+  /// Instead of begin_backward, autograd and end_backward. Custom loops call rank.run_micro_batches then.
   virtual void run_micro_batches(MicroBatches& work) = 0;
 
  protected:

@@ -18,18 +18,18 @@ namespace troupe {
 /// Converts an exception to the ErrorReport that the rank sends.
 ErrorReport report_of_own_actor(const std::exception_ptr& error);
 
-/// For tests: the address that stands before a strategy's own actor of this name, for what its strategy sends to it.
-/// Set on compute's thread of a rank; empty: there is none.
+/// For tests: the address that stands before a strategy's own actor of this name, and gets the strategy's messages to
+/// it. Set on compute's thread of a rank; empty: there is none.
 inline thread_local std::function<caf::strong_actor_ptr(const caf::strong_actor_ptr& actor, const std::string& name)>
     address_before_own_actor;
 
-/// A strategy's own actor, on a thread of its own, for what goes on while the rank computes: an exchange over a
-/// communicator, say.
+/// A strategy's own actor, with its own thread, for work while the rank computes: an exchange over a communicator, for
+/// example.
 ///
-/// What its handlers throw ends it, and `receive` throws the same on the compute thread, so that a lost peer begins a
-/// new generation as it does everywhere. Each message is answered once. Make a new one in each generation
-/// (ReplicatedStrategy::joined): no answer of the old one can reach it. Its behavior must wait for nothing but
-/// communicators, which have deadlines: the destructor waits for what was sent. Compute's thread.
+/// An exception of a handler ends it, and `receive` throws the same on the compute thread, so that a lost peer begins a
+/// new generation as elsewhere. Each message is answered once. Make a new one in each generation
+/// (ReplicatedStrategy::joined): no answer of the old one can reach it. Its behavior may wait only for communicators,
+/// which have deadlines: the destructor waits for the work that was sent. Compute's thread.
 template <class Handle>
 class OwnActor {
  public:
@@ -63,13 +63,13 @@ class OwnActor {
   OwnActor(const OwnActor&) = delete;
   OwnActor& operator=(const OwnActor&) = delete;
 
-  /// Returns at once; what the handler returns is there for `receive`.
+  /// Returns at once; `receive` gets the handler's result.
   template <class... Message>
   void send(Message&&... message) {
     self_->send(address_, std::forward<Message>(message)...);
     ++unanswered_;
   }
-  /// The next answer. Throws what ended the actor; Error(timeout) after StrategyContext::timeout.
+  /// The next answer. Throws the error that ended the actor; Error(timeout) after StrategyContext::timeout.
   template <class Answer>
   Answer receive(const char* what) {
     std::optional<Answer> answer;
@@ -92,7 +92,7 @@ class OwnActor {
   }
 
  private:
-  // Another rank's actor may wait for what this one has still to do, also after the last step.
+  // Another rank's actor may wait for the remaining work of this one, also after the last step.
   void drain() {
     while (unanswered_ > 0 && !gave_up_) {
       self_->receive([&](const caf::down_msg&) { unanswered_ = 0; },
@@ -109,9 +109,9 @@ class OwnActor {
   std::shared_ptr<std::optional<ErrorReport>> failure_ =
       std::make_shared<std::optional<ErrorReport>>();  // written before it ends
   ThreadActor self_;
-  Handle handle_, address_;  // what is sent to it goes to the second
+  Handle handle_, address_;  // messages go to the second
   int unanswered_ = 0;
-  bool gave_up_ = false;  // the last answer was waited for in vain
+  bool gave_up_ = false;  // the last answer did not come
 };
 
 }  // namespace troupe

@@ -10,9 +10,9 @@ namespace troupe {
 /// thread.
 class PeerWaits {
  public:
-  /// So long they have waited; grows, in a generation.
+  /// The time that they have waited; grows, in a generation.
   virtual std::chrono::nanoseconds time_waited() const = 0;
-  /// On a device, in the place of time_waited: when compute's stream waited so since the last call.
+  /// On a device, instead of time_waited: the waits of compute's stream since the last call.
   virtual std::vector<TimedInterval> take_device_waits() { return {}; }
 
  protected:

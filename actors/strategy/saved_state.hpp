@@ -11,24 +11,24 @@ namespace troupe {
 
 class Strategy;
 
-/// Capability of a Strategy that has more to save than what all ranks have alike, or saves it in another way; others
-/// are saved by ReplicatedState. Compute's thread.
+/// Capability of a Strategy that saves more than the state that all ranks have alike, or saves it in another way;
+/// ReplicatedState saves the others. Compute's thread.
 class SavedState {
  public:
   /// Facts that a bit-equal resume needs (the bucket plan), and their return. load_state comes after attach. A resume
   /// adds `step`, the number of steps done.
   virtual std::map<std::string, std::string> state() { return {}; }
-  /// Takes back what `state` returned; called after attach.
+  /// Takes the facts that `state` returned; called after attach.
   virtual void load_state(const std::map<std::string, std::string>& /*state*/) {}
-  /// Collective. What this rank writes of the job's state: `model.<parameter or buffer>`,
-  /// `optimizer.<parameter>.<moment>`. The parts of all ranks are disjoint and complete. They may be views of live
-  /// tensors, which do not change before they are copied or written.
+  /// Collective. This rank's part of the saved job: `model.<parameter or buffer>`, `optimizer.<parameter>.<moment>`.
+  /// The parts of all ranks are disjoint and complete. They may be views of live tensors, which do not change before
+  /// they are copied or written.
   virtual std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) = 0;
-  /// Reads what this rank needs of a saved state. Not collective, so that one rank may find what is wrong; once all
-  /// have read, publish_state follows on all. Throws Error(mismatch) for a state of another model, and what the reader
-  /// throws; some of it may have been read then.
+  /// Reads this rank's part of a saved state. Not collective, so that one rank may find an error alone; once all have
+  /// read, publish_state follows on all. Throws Error(mismatch) for a state of another model, and the reader's errors;
+  /// a part of it may have been read then.
   virtual void read_state(const StateReader& state, Optimizer& optimizer) = 0;
-  /// Collective: what was read reaches where forward sees it.
+  /// Collective: makes the read values visible to forward.
   virtual void publish_state() {}
   /// A rank alone does not have the job's state.
   virtual bool shards_state() const { return false; }
@@ -37,7 +37,7 @@ class SavedState {
   ~SavedState() = default;
 };
 
-/// Of a strategy that leaves the whole state on every rank: a rank writes its part of what all have alike, and reads
+/// For a strategy that leaves the whole state on every rank: a rank writes its part of the common state, and reads
 /// everything.
 class ReplicatedState final : public SavedState {
  public:
@@ -49,7 +49,7 @@ class ReplicatedState final : public SavedState {
   Strategy& strategy_;
 };
 
-/// What every rank has (where replicas differ: this rank's), under the names of checkpoints; live tensors.
+/// The state of every rank (this rank's, if replicas differ), under the names of checkpoints; live tensors.
 NamedTensors replicated_state(Strategy& strategy, Optimizer& optimizer);
 
 }  // namespace troupe

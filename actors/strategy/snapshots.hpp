@@ -7,8 +7,8 @@
 
 namespace troupe {
 
-/// Capability of a Strategy whose ranks hold parts of the state that are gone with a rank that dies: copies are taken
-/// between steps, of which `rejoin`, and a newcomer's `attach`, make the whole again. Compute's thread.
+/// Capability of a Strategy whose ranks hold parts of the state that die with them. Copies are taken between steps;
+/// from them `rejoin`, and a newcomer's `attach`, restore the whole. Compute's thread.
 class Snapshots {
  public:
   /// Collective, between steps. `note` comes back with the state.
@@ -16,9 +16,9 @@ class Snapshots {
                              const std::string& note) = 0;
   struct Restored {
     std::int64_t step = 0;  ///< the one that is run next
-    std::string note;       ///< what take_snapshot was given
+    std::string note;       ///< the note of take_snapshot
   };
-  /// What rejoin or attach went back to; nothing the second time.
+  /// The snapshot that rejoin or attach went back to; empty the second time.
   virtual std::optional<Restored> take_restored() = 0;
 
  protected:

@@ -24,7 +24,7 @@ class CompiledCall {
   std::vector<std::string> names;                          ///< one per input, for errors
   std::vector<std::size_t> values;                         ///< numbers of the values that it takes, in order
   std::vector<std::size_t> results;                        ///< numbers that its results get
-  torch::nn::Module* block = nullptr;                      ///< of the model; null: what lies between blocks
+  torch::nn::Module* block = nullptr;                      ///< of the model; null: the part between blocks
 };
 
 /// While it lives, the dropout masks that this thread's compiled models draw are put into `masks`, in turn.
@@ -33,8 +33,8 @@ class CompiledMasks : HeldValue<std::vector<at::Tensor>*> {
   explicit CompiledMasks(std::vector<at::Tensor>& masks);
 };
 
-/// A block of a compiled model: what fsdp shards and a pipeline cuts after. It has the parameters of the Python module
-/// at its path, with their names.
+/// A block of a compiled model: fsdp shards it, and a pipeline cuts after it. It has the parameters of the Python
+/// module at its path, with their names.
 struct CompiledBlockImpl : torch::nn::Module {
   at::Tensor forward(const std::vector<at::Tensor>& values, const CompiledCall* call) { return call->run(values)[0]; }
 };

@@ -33,7 +33,7 @@ class CompiledFile {
     InMemory(const InMemory&) = delete;
     InMemory& operator=(const InMemory&) = delete;
     ~InMemory();
-    /// Another text for each: dlopen knows libraries by their names, and the number may be that of one that is closed.
+    /// A new text for each: dlopen knows libraries by their names, and the number may be that of a closed one.
     std::string path() const;
 
    private:
@@ -49,7 +49,7 @@ class CompiledFile {
   CompiledManifest manifest_;
 };
 
-/// Which of `needed`, in the words of /proc/cpuinfo, this processor lacks; `cpuinfo` is that file's text.
+/// The instructions of `needed`, named as in /proc/cpuinfo, that this processor lacks; `cpuinfo`: that file's text.
 std::string missing_instructions(const std::vector<std::string>& needed, std::string_view cpuinfo);
 
 }  // namespace troupe

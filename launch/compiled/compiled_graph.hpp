@@ -24,13 +24,13 @@ class CompiledGraph {
   CompiledGraph(const CompiledFile& file, std::size_t index);
   ~CompiledGraph();
 
-  /// An input that is not given, in this shape.
+  /// Makes an input that is not given, in this shape.
   using Draw = std::function<at::Tensor(std::size_t input, const std::vector<std::int64_t>& shape)>;
 
-  /// inputs -> outputs, differentiable where an input requires grad and grad mode is on. Undefined inputs are drawn.
-  /// Activations and gradients that are laid out otherwise are copied; parameters and buffers are not, and are refused.
-  /// Inputs that forward writes to get their new values, unless `keep_written`. Throws Error(mismatch) where a tensor
-  /// does not fit; `names` has one for each input.
+  /// inputs -> outputs, differentiable if an input requires grad and grad mode is on. Undefined inputs are drawn.
+  /// Activations and gradients with another layout are copied; parameters and buffers are not, and are refused. Inputs
+  /// that forward writes to get their new values, unless `keep_written`. Throws Error(mismatch) if a tensor does not
+  /// fit; `names` has one for each input.
   std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, const std::vector<std::string>& names, bool keep_written,
                               const Draw& draw) const;
 

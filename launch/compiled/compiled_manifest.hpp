@@ -17,7 +17,7 @@ struct CompiledSize {
   bool known = true;  ///< false: another expression, which is not checked
 };
 
-/// What a graph takes or returns.
+/// The form of a graph's argument or result.
 struct CompiledForm {
   at::ScalarType dtype = at::ScalarType::Float;
   std::vector<CompiledSize> sizes;
@@ -30,7 +30,7 @@ struct CompiledGraphForm {
   struct Saved {
     bool result = false;  ///< of forward's results; else of the inputs
     std::size_t index = 0;
-    std::vector<std::size_t> order;  ///< of a result's dimensions, as in CompiledForm: what backward is compiled for
+    std::vector<std::size_t> order;  ///< of a result's dimensions, as in CompiledForm: backward is compiled for it
   };
   std::vector<CompiledForm> inputs, outputs;
   std::vector<std::size_t> writes;     ///< inputs that forward changes: its first results are their new values
@@ -40,7 +40,7 @@ struct CompiledGraphForm {
   std::vector<std::size_t> gradients;  ///< inputs whose gradients backward returns
 };
 
-/// Where a graph's input comes from.
+/// The source of a graph's input.
 struct CompiledArgument {
   enum class Kind : std::uint8_t { value, tensor, constant, mask };
   Kind kind = Kind::value;
@@ -51,7 +51,7 @@ struct CompiledArgument {
 
 struct CompiledCallForm {
   std::size_t graph = 0;
-  std::optional<std::size_t> block;  ///< of `blocks`; none: what lies between them
+  std::optional<std::size_t> block;  ///< of `blocks`; none: the part between them
   std::vector<CompiledArgument> arguments;
   std::vector<std::size_t> results;  ///< numbers that its outputs get
 };
@@ -88,7 +88,7 @@ struct CompiledSection {
   std::uint64_t offset = 0, size = 0;
 };
 
-/// What a compiled model's file says of itself (docs/formats.md). All indices are in range, each value is computed
+/// The description in a compiled model's file (docs/formats.md). All indices are in range, each value is computed
 /// before it is used, and each tensor that is used is there.
 struct CompiledManifest {
   std::string torch, model, autocast;
@@ -105,7 +105,7 @@ struct CompiledManifest {
   const CompiledTensor* tensor(std::string_view name) const noexcept;
 };
 
-/// Reads text from anybody. Throws Error(bad_data) whose operation is `where` and whose cause names the field.
+/// Reads untrusted text. Throws Error(bad_data) whose operation is `where` and whose cause names the field.
 CompiledManifest parse_compiled_manifest(std::string_view text, const std::string& where);
 
 /// A product of the batch's sizes as text, for errors: `4*s0`.

@@ -35,7 +35,7 @@ class CompiledModel : public torch::nn::Module, public ModuleCode {
   /// nothing is differentiable. Throws Error(mismatch) for a batch that does not fit, naming field and shape.
   Loss loss(const Batch& batch);
 
-  /// What the file says of the model: fields of the batch, tensors, blocks.
+  /// The file's description of the model: fields of the batch, tensors, blocks.
   const CompiledManifest& manifest() const noexcept;
   std::uint64_t file_hash() const noexcept override;
 

@@ -10,7 +10,7 @@
 
 namespace troupe {
 
-/// What a flag does: a switch is set; a value is kept as it is, or read by a function, which may refuse it with
+/// The effect of a flag: a switch is set; a value is kept as it is, or read by a function, which may refuse it with
 /// Error(usage).
 using FlagTarget =
     std::variant<bool*, std::string*, std::function<void(const std::string& flag, const std::string& value)>>;
@@ -19,7 +19,7 @@ using CommandFlags = std::map<std::string, FlagTarget>;
 /// A text that may not be empty.
 FlagTarget filled(std::string& text);
 
-/// Throws Error(usage) where `text` is no whole number from `least` to `most`.
+/// Throws Error(usage) if `text` is no whole number from `least` to `most`.
 int whole_number(const std::string& flag, const std::string& text, int least, int most);
 /// A whole number in these bounds. `number` is an int, or an optional one.
 template <class Number>
@@ -30,11 +30,11 @@ FlagTarget number_between(Number& number, int least, int most) {
 }
 
 /// Reads `--name value`, `--name=value` and switches, - and _ alike, from word `begin` on. Returns the index of the
-/// first word that is no flag, behind a `--` that of the next word. `command` is what errors call it, `troupe launch`.
+/// first word that is no flag; after a `--` that is the next word. `command` is its name in errors, `troupe launch`.
 /// Throws Error(usage).
 std::size_t read_flags(const std::vector<std::string>& words, const CommandFlags& flags, const std::string& command,
                        std::size_t begin = 0);
-/// The same of all words, wherever flags stand. Returns the words that are none.
+/// The same of all words, with flags in any place. Returns the words that are none.
 std::vector<std::string> read_words(const std::vector<std::string>& words, const CommandFlags& flags,
                                     const std::string& command);
 

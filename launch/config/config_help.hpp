@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// What a program's --help is made of besides its settings.
+/// The parts of a program's --help besides its settings.
 struct HelpOptions {
   std::string program;       ///< as it was started
   std::size_t columns = 80;  ///< no line is longer
@@ -21,7 +21,7 @@ struct HelpOptions {
 std::string config_help(const Config& config, const HelpOptions& options);
 /// One setting in detail, or a section. Throws Error(usage) with the nearest name for an unknown one.
 std::string config_help_on(const Config& config, const std::string& topic, const HelpOptions& options);
-/// Throws Error(usage) where a setting in `options.names` has a value that is none of these, with the nearest one.
+/// Throws Error(usage) if a setting in `options.names` has a value that is none of these, with the nearest one.
 void check_registered_names(const Config& config, const HelpOptions& options);
 
 /// The page of docs/ that explains a setting; empty: there is none. Its section's, if it has no page to itself.

@@ -4,9 +4,9 @@
 
 namespace troupe {
 
-/// What the setting `profile` asks for: `off`; `true`, a table at the end of where rank 0's time went; `steps=10:13`,
-/// the table and a trace of steps 10, 11 and 12 of all ranks; `steps=10:13,operators=off`, the same without LibTorch's
-/// operators. Pure.
+/// The value of the setting `profile`: `off`; `true`, a table of rank 0's times at the end; `steps=10:13`, the table
+/// and a trace of steps 10, 11 and 12 of all ranks; `steps=10:13,operators=off`, the same without LibTorch's operators.
+/// Pure.
 struct ProfileSetting {
   bool table = false;
   std::int64_t first = 0,
@@ -19,7 +19,7 @@ struct ProfileSetting {
 
 /// Reads true or false, in any of their spellings; false: it is none of them.
 bool parse_switch(const std::string& text, bool& value);
-/// What is wrong with the text, in a line; empty: nothing, and `setting` is filled in.
+/// The mistake in the text, in a line; empty: none, and `setting` is filled in.
 std::string parse_profile(const std::string& text, ProfileSetting& setting);
 /// Of a text that was accepted.
 ProfileSetting profile_setting(const std::string& text);

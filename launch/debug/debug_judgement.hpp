@@ -21,24 +21,24 @@ struct DebugFinding {
   DebugVerdict verdict = DebugVerdict::ok;
   std::string found;
   std::string remedy = {};
-  std::string subject = {};  ///< the parameter, buffer, field or setting that it is about; empty: none
+  std::string subject = {};  ///< its parameter, buffer, field or setting; empty: none
   std::string page = {};     ///< of docs/, that helps
 };
 
-/// How one run of the program ended, and what its ranks wrote down.
+/// The end of one run of the program, and its ranks' records.
 struct DebugRun {
   int ranks = 1;
   int exit_code = 0;
   bool timed_out = false;
   std::string ending = {};                ///< `exit code 3`, `signal 11 (Segmentation fault)`
-  std::string error;                      ///< its first error, without `error: `; empty: it said none
+  std::string error;                      ///< its first error, without `error: `; empty: it printed none
   std::vector<InspectionRecord> records;  ///< of the ranks that wrote one, by rank
 
   bool failed() const noexcept { return timed_out || (exit_code != 0 && !(records_end() && error.empty())); }
   bool records_end() const noexcept;  ///< each rank came to the end of its inspection
 };
 
-/// What `troupe doctor` found on the hosts.
+/// The findings of `troupe doctor` on the hosts.
 struct HostFinding {
   std::string host, check, verdict, found, remedy;
 };
@@ -47,12 +47,12 @@ struct DebugRuns {
   DebugRun alone, together;                    ///< some steps of one rank, and of several
   std::vector<DebugRun> wider;                 ///< the same of more ranks, for the pace
   DebugRun gradient_alone, gradient_together;  ///< the first step's gradient, without dropout
-  std::optional<DebugRun> other_draw;          ///< gradient_alone with other random numbers; made where it is needed
+  std::optional<DebugRun> other_draw;          ///< gradient_alone with other random numbers; made if needed
   std::vector<HostFinding> hosts;
   int cores = 1;  ///< of this machine
 };
 
-/// The first parameter, in the model's order, whose gradient differs; empty: none does. `by`: how much, as a share.
+/// The first parameter, in the model's order, whose gradient differs; empty: none. `by`: the difference, as a share.
 struct GradientDifference {
   std::string name;
   double by = 0;
@@ -60,10 +60,10 @@ struct GradientDifference {
 };
 std::optional<GradientDifference> gradient_difference(const DebugRun& alone, const DebugRun& together);
 
-/// All that is said about the runs, by step; each step has one finding at least. Pure.
+/// All findings about the runs, by step; each step has one finding at least. Pure.
 std::vector<DebugFinding> judge(const DebugRuns& runs);
 
-/// The table for a person, and the same for a program.
+/// The table for a user, and the same for a program.
 std::string to_table(const std::vector<DebugFinding>& findings);
 std::string to_json(const std::vector<DebugFinding>& findings);
 /// 0, or 1 if anything failed.

@@ -11,15 +11,15 @@
 
 namespace troupe {
 
-/// What an inspected run throws on all ranks in the same step, when it has done what it was asked for. No
-/// std::exception: a program that catches those lets it pass.
+/// An inspected run throws this on all ranks in the same step, at the end of the inspection. No std::exception: a
+/// program that catches those lets it pass.
 struct InspectionOver {};
 
-/// Writes down what a rank does in its first steps, for troupe debug, and ends the run then. One rank's thread.
+/// Records a rank's first steps, for troupe debug, and ends the run then. One rank's thread.
 class Inspection final : public LoopWatch {
  public:
   Inspection(const Rank& rank, InspectionRequest request, std::map<std::string, std::string> put_aside);
-  /// Writes the record, unless it is written: of a run that failed.
+  /// Writes the record, unless it is written: for a run that failed.
   ~Inspection() override;
   Inspection(const Inspection&) = delete;
   Inspection& operator=(const Inspection&) = delete;
@@ -51,7 +51,7 @@ class Inspection final : public LoopWatch {
   bool written_ = false;
 };
 
-/// `body`, inspected if TROUPE_INSPECT asks for it; then `config` is made harmless.
+/// `body`, inspected if TROUPE_INSPECT requests it; then `config` is made harmless.
 std::function<void(Rank&)> inspected_if_asked(const std::function<void(Rank&)>& body, Config& config);
 
 }  // namespace troupe

@@ -25,10 +25,10 @@ struct InspectedGradient {
   std::vector<double> values;
 };
 
-/// In a record, in the place of what is NaN or infinite.
+/// In a record, instead of NaN or infinity.
 inline constexpr double kNotFinite = 1e300;
 
-/// Where the time of a rank's steps went.
+/// The times of a rank's steps.
 struct InspectedPace {
   std::vector<double> step_ms;              ///< by step
   std::vector<std::vector<double>> own_ms;  ///< by step and rank, without waiting for others
@@ -43,7 +43,7 @@ struct InspectedGradients {
   std::vector<std::string> unused;       ///< parameters that got none on any rank; rank 0 alone
 };
 
-/// What one rank wrote down about an inspected run.
+/// One rank's record of an inspected run.
 struct InspectionRecord {
   int rank = 0, world_size = 1;
   int data_rank = 0;  ///< ranks with the same one work on the same samples
@@ -51,7 +51,7 @@ struct InspectionRecord {
   bool comparable = true;                        ///< its step has the gradient of one rank with the same samples
   std::string device;                            ///< the rank's
   std::map<std::string, std::string> settings;   ///< each setting's value
-  std::map<std::string, std::string> put_aside;  ///< settings that the inspection did not let through
+  std::map<std::string, std::string> put_aside;  ///< settings that the inspection changed
   bool keeps_checkpoints = false;
   std::vector<InspectedTensor> model;             ///< parameters, then buffers, before the strategy had them
   std::vector<InspectedTensor> buffers_at_end;    ///< after the last step
@@ -63,7 +63,7 @@ struct InspectionRecord {
   std::vector<double> losses;                     ///< of all ranks, by step
   InspectedPace pace;
   InspectedGradients gradients;
-  bool ended = false;  ///< it did what it was asked for, or its loop ended
+  bool ended = false;  ///< its inspection, or its loop, came to its end
 
   std::string to_json() const;
   /// Throws Error(bad_data) with the file's name.

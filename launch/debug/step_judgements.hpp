@@ -3,12 +3,12 @@
 
 namespace troupe {
 
-// What the judgements of single steps share. Each adds what it finds to `findings`, nothing if it had nothing to look
-// at.
+// The common part of the judgements of single steps. Each adds its findings to `findings`, none if it had nothing to
+// judge.
 
 using DebugFindings = std::vector<DebugFinding>;
 
-/// nullptr: no rank wrote anything down.
+/// nullptr: no rank wrote a record.
 const InspectionRecord* first_record(const DebugRun& run);
 /// The value of that setting; empty: there is none.
 std::string setting(const InspectionRecord& record, const std::string& name);

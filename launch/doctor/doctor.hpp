@@ -14,30 +14,30 @@ namespace troupe {
 enum class Verdict : std::uint8_t { ok, warn, fail };
 const char* to_string(Verdict verdict) noexcept;
 
-/// One thing that was looked at.
+/// The result of one check.
 struct Finding {
-  std::string host;   ///< as the list names it; `a -> b` for a link; empty: the machine that asks
+  std::string host;   ///< as in the list; `a -> b` for a link; empty: this machine
   std::string check;  ///< one word, the same on every host
   Verdict verdict = Verdict::ok;
   std::string found;
-  std::string remedy;  ///< what to do; empty if all is well
+  std::string remedy;  ///< empty if all is well
 
   bool operator==(const Finding&) const = default;
 };
 
 // ---- The judgements: pure, and tested as such.
 
-/// What is said about one machine alone. `slots` ranks are to run on it, of `hosts` machines.
+/// The findings about one machine alone. `slots` ranks are to run on it, of `hosts` machines.
 std::vector<Finding> judge_host(const std::string& host, const HostFacts& facts, int slots, int hosts);
 /// Whether it runs the same program as we do.
 Finding judge_build(const std::string& host, const HostFacts& facts, const HostFacts& ours);
 /// How far its clock is ahead of ours; known to within half the round trip.
 Finding judge_clock(const std::string& host, std::chrono::nanoseconds ahead, std::chrono::nanoseconds round_trip);
-/// What `name`'s address resolves to on `host`. `itself`: the name is this host's own. `alone`: all the list is on one
+/// The addresses of `name` on `host`. `itself`: the name is this host's own. `alone`: the whole list is on one
 /// machine.
 Finding judge_name(const std::string& host, const Host& name, const std::vector<std::string>& addresses,
                    const std::string& why, bool itself, bool alone);
-/// Why ssh did not get through, by what it said.
+/// Why ssh did not get through, by its messages.
 Finding judge_ssh_failure(const Host& host, const std::string& errors, int exit_code,
                           const std::string& troupe_program);
 struct Link {
@@ -46,7 +46,7 @@ struct Link {
 };
 /// A slow link among fast ones is a warning: the slowest sets the pace of every collective.
 std::vector<Finding> judge_links(const std::vector<Host>& hosts, const std::vector<Link>& links);
-/// Which links are measured: every one both ways among few hosts, a ring both ways among many.
+/// The links to measure: every one both ways among few hosts, a ring both ways among many.
 std::vector<std::pair<int, int>> links_to_measure(int hosts);
 
 /// `warn  h1  clock  1.2 s ahead (known to 0.4 ms); run an NTP client`.
@@ -57,10 +57,10 @@ int exit_code(const std::vector<Finding>& findings) noexcept;
 
 // ---- The verb.
 
-/// How the hosts are reached.
+/// The way to the hosts.
 struct DoctorPlace {
   std::string ssh_config;     ///< empty: ssh's own
-  std::string remote_troupe;  ///< our executable there; empty: where it is here
+  std::string remote_troupe;  ///< our executable there; empty: the same path as here
 };
 /// A further check of the whole list, for instance a collective; it reports failures as findings and does not throw.
 using DoctorCheck = std::function<std::vector<Finding>(const std::vector<Host>&, const DoctorPlace&)>;

@@ -11,12 +11,12 @@
 namespace troupe {
 
 /// The other end of DoctorSession, on each host: answers every line of `in` with one line on `out`, until `in` ends.
-/// First it says who it is.
+/// First it sends a greeting.
 ///   facts RUN_DIR | clock | resolve NAME | serve ADDRESS | measure ADDRESS PORT TOKEN MILLISECONDS
 void serve_doctor(std::istream& in, std::ostream& out, const std::string& version);
 
-/// A conversation with serve_doctor in another process. What it says is not trusted: every answer is bounded and
-/// checked. Throws Error(unavailable) if it does not answer, with what it said on standard error as the cause.
+/// A conversation with serve_doctor in another process. Its answers are not trusted: each is bounded and checked.
+/// Throws Error(unavailable) if it does not answer, with its standard error as the cause.
 class DoctorSession {
  public:
   /// Starts `arguments`, without waiting for it.
@@ -35,7 +35,7 @@ class DoctorSession {
   Served serve(const std::string& address);
   LinkMeasure measure(const std::string& address, const Served& served, std::chrono::milliseconds duration);
 
-  /// After a failure: its exit status, and what it said on standard error.
+  /// After a failure: its exit status, and its standard error.
   std::pair<int, std::string> ending();
 
  private:

@@ -7,15 +7,15 @@
 
 namespace troupe {
 
-/// What a connection from this host to another is like.
+/// The measures of a connection from this host to another.
 struct LinkMeasure {
   std::chrono::nanoseconds round_trip{};  ///< median of small messages
   double bytes_per_second = 0;
 };
 
 /// Answers measurements on one address until it is destroyed. A visitor must first send the token, within 5 s, and
-/// leave within 90 s; what it sends is counted and thrown away. At most 64 visitors are served side by side: the oldest
-/// of those without the token makes place for a new one. Its thread owns the socket.
+/// leave within 90 s; its data is counted and thrown away. At most 64 visitors are served side by side: the oldest of
+/// those without the token makes place for a new one. Its thread owns the socket.
 class TcpProbeServer {
  public:
   /// `address` is a name or an address of this host. Throws Error(unavailable).

@@ -9,7 +9,7 @@ namespace troupe {
 
 constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
 
-/// What `troupe doctor` asks of a machine, as numbers; the judgement is elsewhere. Amounts are bytes.
+/// A machine's facts for `troupe doctor`, as numbers; the judgement is elsewhere. Amounts are bytes.
 struct HostFacts {
   std::string version;
   std::string build_id;
@@ -19,7 +19,7 @@ struct HostFacts {
   std::uint64_t memory_limit = kUnlimited;   ///< of our control group and those above it
   std::uint64_t locked_memory = kUnlimited;  ///< RLIMIT_MEMLOCK
   std::uint64_t open_files = kUnlimited;     ///< RLIMIT_NOFILE
-  std::uint64_t shm = 0;                     ///< what /dev/shm can hold; 0: there is none
+  std::uint64_t shm = 0;                     ///< capacity of /dev/shm; 0: there is none
   std::uint64_t shm_free = 0;
   std::string run_dir;
   std::string run_dir_error;  ///< why it cannot be written; empty: it can
@@ -56,12 +56,12 @@ struct HostFacts {
 /// Looks at this machine. `run_dir` need not exist yet.
 HostFacts gather_host_facts(const std::string& version, const std::string& run_dir);
 
-/// One line of JSON, and back. A name that is not known is passed over, one that is missing keeps its default. Throws
+/// One line of JSON, and back. Unknown names are passed over, missing ones keep their default. Throws
 /// Error(bad_data).
 std::string to_line(const HostFacts& facts);
 HostFacts host_facts_from_line(std::string_view line);
 
-/// The addresses that a name has here, IPv4 and IPv6 in text, in getaddrinfo's order. Empty: none, and `why` says the
+/// The addresses that a name has here, IPv4 and IPv6 in text, in getaddrinfo's order. Empty: none, and `why` has the
 /// reason.
 std::vector<std::string> resolve_name(const std::string& name, std::string& why);
 /// Whether an address in text is of the loopback interface.

@@ -7,15 +7,15 @@
 
 namespace troupe {
 
-/// A machine of the job, as a host list names it.
+/// A machine of the job, as in a host list.
 struct Host {
   std::string
-      name;  ///< lower case, no trailing dot, no brackets: what logs say, and what ssh's own configuration may know
-  std::string address;     ///< where it is reached; the name if the list does not say
+      name;  ///< lower case, no trailing dot, no brackets: the name in logs, which ssh's own configuration may know
+  std::string address;     ///< the address to reach it; the name if the list has none
   int slots = 1;           ///< places for one rank each
-  std::uint16_t port = 0;  ///< of its sshd; 0: as ssh's configuration says
-  std::string user;        ///< empty: as ssh's configuration says
-  int line = 0;            ///< where the list names it, from 1: a line of the file, or an entry of the flag
+  std::uint16_t port = 0;  ///< of its sshd; 0: from ssh's configuration
+  std::string user;        ///< empty: from ssh's configuration
+  int line = 0;            ///< its place in the list, from 1: a line of the file, or an entry of the flag
 
   bool operator==(const Host&) const = default;
 };
@@ -30,15 +30,15 @@ constexpr std::size_t kMaxHostFileBytes = 4 << 20;
 
 /// Reads the text of a host file: a host on each line, `name slots=N [port=P] [user=U] [address=A]`, in any order of
 /// fields. A bare name is one slot, `name:N` is N, `user@name` names the user, IPv6 addresses stand in brackets if
-/// something follows the colon. `#` begins a comment. The slots of a host that stands on several lines add up. What
-/// DeepSpeed, Open MPI and PBS write is taken; Open MPI's max_slots is checked and has no effect. Throws Error(usage)
-/// that names `file`, the line, the field, the value and what to write instead.
+/// something follows the colon. `#` begins a comment. The slots of a host on several lines add up. Files of DeepSpeed,
+/// Open MPI and PBS are accepted; Open MPI's max_slots is checked and has no effect. Throws Error(usage) that names
+/// `file`, the line, the field, the value and the remedy.
 std::vector<Host> parse_host_list(std::string_view text, const std::string& file);
 
 /// The same of a regular file of at most kMaxHostFileBytes; never waits for a pipe or a device.
 std::vector<Host> read_host_file(const std::string& path);
 
-/// Reads `a:8,b:8`; `flag` is what an error calls it.
+/// Reads `a:8,b:8`; `flag` is its name in errors.
 std::vector<Host> parse_host_flag(std::string_view text, const std::string& flag = "--hosts");
 
 /// A rank's place.

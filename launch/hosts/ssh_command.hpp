@@ -15,12 +15,12 @@ struct SshOptions {
   std::map<std::string, std::string> environment;
 };
 
-/// The argv that runs `command` on `host` through OpenSSH, without asking anything on a terminal. No shell reads it
-/// here; the host's login shell reads one word, in which every word of `command` is quoted. The process that runs there
-/// replaces that shell, so that signals and the end of standard input reach it.
+/// The argv that runs `command` on `host` through OpenSSH, without questions on a terminal. No shell reads it here; the
+/// host's login shell reads one word, in which every word of `command` is quoted. The process that runs there replaces
+/// that shell, so that signals and the end of standard input reach it.
 ///
-/// It is public: every user of either host may read it. Whatever is secret goes over standard input, and a variable
-/// whose name looks like a secret's is refused. Throws Error(usage).
+/// It is public: every user of either host may read it. Secrets go over standard input, and a variable whose name looks
+/// like a secret's is refused. Throws Error(usage).
 std::vector<std::string> ssh_command(const Host& host, const std::vector<std::string>& command,
                                      const SshOptions& options = {});
 
@@ -28,11 +28,11 @@ std::vector<std::string> ssh_command(const Host& host, const std::vector<std::st
 /// Error(usage) for a NUL byte.
 std::string quote_for_shell(std::string_view word);
 
-/// Those of `all` that a job's ranks need on every host: its settings (TROUPE_*), and what LibTorch, OpenMP and NCCL go
-/// by. Throws Error(usage) for a setting that looks like a secret's: without it the hosts would differ.
+/// The part of `all` that a job's ranks need on every host: its settings (TROUPE_*), and the variables of LibTorch,
+/// OpenMP and NCCL. Throws Error(usage) for a setting that looks like a secret's: without it the hosts would differ.
 std::map<std::string, std::string> environment_of_host(const std::map<std::string, std::string>& all);
 
-/// Whether a variable's name says token, secret, password, credential or key.
+/// Whether a variable's name contains token, secret, password, credential or key.
 bool looks_secret(std::string_view variable);
 
 }  // namespace troupe

@@ -5,12 +5,12 @@
 
 namespace troupe {
 
-/// What a detached launcher prints, in the run's folder.
+/// The output of a detached launcher, in the run's folder.
 std::string job_log_of(const std::string& folder);
-/// The log's last line: how the launcher ended.
+/// The log's last line: the end of the launcher.
 std::string end_line(int exit_code);
 
-/// Shows on standard output what a job's log gets. One thread.
+/// Shows the new lines of a job's log on standard output. One thread.
 class JobLog {
  public:
   /// From byte `begin` on.

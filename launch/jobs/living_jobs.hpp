@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-/// A job of this user's on this host: a launcher, or a program that trains alone.
+/// This user's job on this host: a launcher, or a program that trains alone.
 struct LivingJob {
   pid_t process = 0;
   std::string folder;  ///< of its run, absolute
@@ -17,11 +17,11 @@ struct LivingJob {
   bool launched = false;  ///< by `troupe launch`
 };
 
-/// All processes of this user's that hold the lock of a run's folder, the oldest first. A process that ends meanwhile
-/// is left out.
+/// All processes of this user that hold the lock of a run's folder, the oldest first. A process that ends meanwhile is
+/// left out.
 std::vector<LivingJob> living_jobs();
 
-/// That whose run has this folder, under any of its names; nothing: none of this user's on this host.
+/// The one whose run has this folder, under any of its names; nothing: this user has none on this host.
 std::optional<LivingJob> living_job_in(const std::string& run);
 
 }  // namespace troupe

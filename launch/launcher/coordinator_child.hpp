@@ -16,27 +16,27 @@
 
 namespace troupe {
 
-/// The coordinator's process, started again when it dies: the job's state is in the journal and in the ranks. What it
-/// decides goes to standard error. Main thread.
+/// The coordinator's process, started again when it dies: the job's state is in the journal and in the ranks. Its
+/// decisions go to standard error. Main thread.
 class CoordinatorChild {
  public:
   struct Options {
     std::string troupe_program;
-    CoordinatorProcessOptions process;  ///< without those that are this class's: life, journal, keys_on_stdin
+    CoordinatorProcessOptions process;  ///< without this class's own: life, journal, keys_on_stdin
     std::optional<JobKeys> keys;
     int starts_over = 0;  ///< how often the job has begun anew
   };
-  /// Waits until it listens. Throws Error(unavailable) with what it said if it does not start.
+  /// Waits until it listens. Throws Error(unavailable) with its output if it does not start.
   explicit CoordinatorChild(Options options);
   int port() const noexcept { return port_; }
 
   void add_fds(std::vector<pollfd>& fds) const;
-  /// Shows what it said, `before_line` first; starts it again if it died, or has been silent for 3 s in which this was
-  /// called, and does not wait for that. One that does not start is tried again, with longer and longer pauses: the
-  /// ranks train on meanwhile, and save when they have waited for `park_after`. Throws Error(unavailable) where the
-  /// job's first cannot start.
+  /// Shows its output, `before_line` first. Starts it again if it died, or was silent for 3 s in which this was called,
+  /// and does not wait for that. One that does not start is tried again, with longer and longer pauses: the ranks train
+  /// on meanwhile, and save when they have waited for `park_after`. Throws Error(unavailable) if the job's first cannot
+  /// start.
   void step(const std::function<void()>& before_line);
-  /// The job is over: shows its last words, and waits for its end, two seconds at most.
+  /// The job is over: shows its last lines, and waits for its end, two seconds at most.
   void finish(const std::function<void()>& before_line);
 
  private:
@@ -54,11 +54,11 @@ class CoordinatorChild {
   OutputLines lines_;
   std::deque<std::chrono::steady_clock::time_point> starts_;
   int lives_ = 0;
-  bool starting_ = false;                                            ///< it has not said its port yet
-  int failures_ = 0;                                                 ///< starts that failed since one did not
+  bool starting_ = false;                                            ///< it has not reported its port yet
+  int failures_ = 0;                                                 ///< failed starts since the last good one
   std::optional<std::chrono::steady_clock::time_point> next_start_;  ///< it is dead until then
   std::chrono::steady_clock::time_point last_look_;
-  std::chrono::steady_clock::duration silent_{0};  ///< for so long, of the time in which `step` was called
+  std::chrono::steady_clock::duration silent_{0};  ///< for this long, of the time in which `step` was called
   OutputLines words_;
 };
 

@@ -6,7 +6,7 @@
 
 namespace troupe {
 
-/// A mistake in the settings is every rank's first line: the screen has it once. Each rank's log has its own.
+/// A mistake in the settings is every rank's first line: the screen shows it once. Each rank's log has its own.
 class FirstWords {
  public:
   /// Whether the screen needs this line of `rank`. Not if it is the rank's first one, an error, and was another's.
@@ -17,7 +17,7 @@ class FirstWords {
 
  private:
   std::set<std::string> spoken_;
-  std::map<std::string, std::string> said_;  // the error, and whose it was first
+  std::map<std::string, std::string> said_;  // the error, and the first rank with it
 };
 
 }  // namespace troupe

@@ -5,7 +5,7 @@
 
 namespace troupe {
 
-/// Does to this process, as a whole, what --chaos asks for: `kill`, `stop` and `slow`. Returns at once, or never. Any
+/// Applies a fault of --chaos to this process as a whole: `kill`, `stop` or `slow`. Returns at once, or never. Any
 /// thread.
 void hurt_this_process(ChaosKind kind, std::chrono::milliseconds lasts);
 

@@ -6,9 +6,9 @@
 
 namespace troupe {
 
-/// What a coordinator must know after a restart: the memberships it announced, in a file that it alone may write
-/// (flock). A record is length (u32), type (u32), payload (cereal's portable binary), XXH3-64 of these; the file begins
-/// with `TRJL` and a version. A torn last record is cut off; a damaged one before it ends the reading with
+/// A coordinator's knowledge for a restart: the memberships it announced, in a file that it alone may write (flock).
+/// A record is length (u32), type (u32), payload (cereal's portable binary), XXH3-64 of these; the file begins with
+/// `TRJL` and a version. A torn last record is cut off; a damaged one before it ends the reading with
 /// Error(bad_data).
 class Journal {
  public:
@@ -22,7 +22,7 @@ class Journal {
   bool is_new() const noexcept { return is_new_; }  ///< there was none, or one that could not be kept whole
   /// The last membership in it, if any.
   const std::optional<Membership>& last() const noexcept { return last_; }
-  /// On disk when it returns. Throws Error(io), and then what is in it counts no more: it is emptied.
+  /// On disk when it returns. Throws Error(io), and then the journal's content is void: it is emptied.
   void append(const Membership& membership);
 
  private:

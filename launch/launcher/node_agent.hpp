@@ -12,12 +12,12 @@
 
 namespace troupe {
 
-/// One host's part of a job: its rank processes, as the coordinator wants them. A piece of somebody's poll loop: the
-/// launcher's where the job is on one machine, `troupe node`'s otherwise. Main thread.
+/// One host's part of a job: its rank processes, as the coordinator wants them. A part of a poll loop: the launcher's
+/// if the job is on one machine, else that of `troupe node`. Main thread.
 class NodeAgent {
  public:
   using Clock = std::chrono::steady_clock;
-  /// Starts the ranks. With recovery, a rank that dies is the coordinator's business, not the end.
+  /// Starts the ranks. With recovery the coordinator handles a rank's death; it is not the end.
   explicit NodeAgent(const RankProcessOptions& options);
 
   void add_fds(std::vector<pollfd>& fds) const;

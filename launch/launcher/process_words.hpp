@@ -27,7 +27,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankProcessOptions, run, host, coordinator_ho
                                    world_size, node_rank, nodes, slots, spares, recovery, starts_over, keys_on_stdin,
                                    bar_columns)
 
-/// What `troupe coordinator` and `troupe node` are told, as one word of their command lines. Throws Error(usage) for a
+/// The options of `troupe coordinator` and `troupe node`, as one word of their command lines. Throws Error(usage) for a
 /// text that JSON cannot hold.
 template <class Options>
 std::string word_of(const Options& options) {

@@ -18,13 +18,13 @@
 
 namespace troupe {
 
-/// What every rank process of a job on this host is told.
+/// The options of every rank process of a job on this host.
 struct RankProcessOptions {
   RunOfJob run;
   std::string program;               ///< path of the executable
   std::vector<std::string> command;  ///< argv
   std::string host = "localhost";
-  std::string address = "127.0.0.1";  ///< where this host's ranks listen
+  std::string address = "127.0.0.1";  ///< for this host's ranks to listen on
   std::string coordinator_host = "127.0.0.1";
   std::string master_addr = "127.0.0.1";
   int coordinator_port = 0;
@@ -33,9 +33,9 @@ struct RankProcessOptions {
   std::vector<int> slots;                     ///< this host's, in the order of local ranks
   std::vector<int> spares;                    ///< slots beyond the world size
   bool recovery = true;                       ///< the job outlives the loss of a rank
-  int starts_over = 0;                        ///< how often the job has begun anew from its last checkpoint
+  int starts_over = 0;                        ///< number of times that the job has begun anew from its last checkpoint
   std::string keys;                           ///< a KeyFolder; empty: no TLS
-  std::shared_ptr<const KeyFolder> own_keys;  ///< that one, where the launcher has made it
+  std::shared_ptr<const KeyFolder> own_keys;  ///< that one, if the launcher has made it
   bool keys_on_stdin = false;                 ///< an agent's: the keys come first on standard input
   bool terminal = false;                      ///< standard output is one: progress bars are wanted
   int bar_columns =
@@ -57,7 +57,7 @@ class RankProcesses {
   bool was_killed(int slot) const { return slots_.at(slot).killed; }  ///< by us
 
   void add_fds(std::vector<pollfd>& fds) const;
-  /// Reads what the processes wrote, notices who ended.
+  /// Reads the processes' output, notices those that ended.
   void step();
   std::size_t alive() const;
   std::size_t open_pipes() const;

@@ -16,15 +16,15 @@ struct SavedStep {
   std::string path;
 };
 
-/// How the command ended for a checkpoint.
+/// The command's end for a checkpoint.
 struct AfterSaveEnd {
   std::int64_t step = 0;
   bool succeeded = false;
-  std::string text;  ///< for a person: exit code, or why it ended, and the last line that it printed
+  std::string text;  ///< for the user: exit code, or the reason of its end, and its last line of output
 };
 
 /// Runs a command of the user for each checkpoint, through /bin/sh, one at a time, on a thread that is the command's
-/// parent. A checkpoint that comes while it runs waits; a newer one takes the place of the one that waits.
+/// parent. A checkpoint that comes while it runs waits; a newer one replaces the one that waits.
 ///
 /// The command has TROUPE_CHECKPOINT, TROUPE_STEP and TROUPE_RUN_DIR, and nothing of the job in its environment, so
 /// that it may start a program of Troupe. It is in a process group, inherits no descriptor and dies with this process.
@@ -37,7 +37,7 @@ class AfterSave {
     std::string run_dir;
   };
   explicit AfterSave(Options options) : options_(std::move(options)) {}
-  /// Ends the command if it still runs; what waits is not run.
+  /// Ends the command if it still runs; a waiting one is not run.
   ~AfterSave();
   AfterSave(const AfterSave&) = delete;
   AfterSave& operator=(const AfterSave&) = delete;
@@ -46,7 +46,7 @@ class AfterSave {
   void add(SavedStep saved);
   /// The runs that have ended since the last call. Any thread.
   std::vector<AfterSaveEnd> take_ended();
-  /// Until nothing runs and nothing waits: each run has its timeout.
+  /// Waits until none runs and none waits: each run has its timeout.
   void wait();
 
  private:

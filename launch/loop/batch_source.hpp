@@ -49,14 +49,14 @@ class BatchSource {
   Rank& rank_;
   RankParts& parts_;
   std::shared_ptr<const Dataset> dataset_;
-  caf::actor loader_;                   // who makes the batches, or
+  caf::actor loader_;                   // makes the batches, or
   std::optional<DirectLoader> direct_;  // this thread does
   DataCursor cursor_;                   // the step that the batches of `step_` belong to ...
-  std::int64_t steps_done_ = 0;         // ... and how many were done before it
+  std::int64_t steps_done_ = 0;         // ... and the number of steps done before it
   int loader_rank_ = 0, loader_world_size_ = 1;
   std::vector<std::int64_t> loader_shares_;
   std::deque<std::shared_ptr<const Batch>> again_, step_;  // to be handed out once more; of the step under way
-  std::vector<BatchMaker> share_makers_;                   // where shares are taken by demand: who makes which index's
+  std::vector<BatchMaker> share_makers_;                   // if shares are taken on demand: the maker of each index's
   bool ended_ = false;
 };
 

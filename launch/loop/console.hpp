@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// With at least four significant digits, whatever its size: 0.4312, 123.4, 1.2e-05.
+/// With at least four significant digits, for any size: 0.4312, 123.4, 1.2e-05.
 std::string loss_text(double loss);
 /// Of something per second: 787, 12.3, 0.05.
 std::string rate_text(double rate);
@@ -18,17 +18,17 @@ std::string rate_text(double rate);
 /// grad_norm 0.98  memory 0.41GiB  787 samples/s  12.3 steps/s  exposed 4.1%  data 0.2%  lr 0.05  acc 87.50%`.
 std::string train_line(const MetricsReport& report);
 /// The same as a bar of at most `columns` ASCII characters: step of all steps, the time that is left, loss, accuracy
-/// and rate, and what else there is room for.
+/// and rate, and more if there is room.
 std::string progress_bar(const MetricsReport& report, std::size_t columns);
 std::string validation_line(const ValidationReport& report);
 
-/// What rank 0 prints: log lines, and on a terminal a bar below them. Any thread.
+/// Rank 0's output: log lines, and on a terminal a bar below them. Any thread.
 ///
-/// Who draws the bar is who has the terminal: this process, or a launcher, which reads it as a line that ends in a
-/// carriage return, and adds the colours. Without a bar there is no character that is not text.
+/// The owner of the terminal draws the bar: this process, or a launcher, which reads it as a line that ends in a
+/// carriage return, and adds the colours. Without a bar all characters are text.
 class Console {
  public:
-  /// The bar is on if `wanted` and standard output is a terminal, or the launcher says that its own is
+  /// The bar is on if it is `wanted` and standard output is a terminal, or the launcher's is
   /// (TROUPE_PROGRESS=bar).
   explicit Console(bool wanted = true);
   bool has_bar() const noexcept { return bar_; }

@@ -11,39 +11,39 @@ namespace troupe {
 class BatchSource;
 class UnevenLoop;
 
-/// What the data is, as far as a checkpoint can tell it from other data.
+/// The facts by which a checkpoint distinguishes its data from others.
 struct DataFacts {
   std::int64_t samples = 0;  ///< 0: unknown
   std::uint64_t files = 0;   ///< Dataset::files_hash
 };
 
-/// For a person: that `now` is not what it was, and what follows; empty: it is, as far as is known.
+/// For the user: that `now` differs from before, and the consequence; empty: no difference is known.
 std::string data_change(const DataFacts& before, const DataFacts& now);
 
-/// Where in the data a program's loop is: in a loader's batches, in the rounds of uneven batches, or in neither.
+/// The place of a program's loop in the data: in a loader's batches, in the rounds of uneven batches, or in neither.
 /// Compute's thread.
 class DataPosition {
  public:
-  /// A checkpoint says where the first loop begins: at `start` with a loader, at `start.epoch` and `round` with uneven
-  /// batches. `of`: the data in which that place is.
+  /// A checkpoint gives the beginning of the first loop: at `start` with a loader, at `start.epoch` and `round` with
+  /// uneven batches. `of`: the data of that place.
   void resume_at(const DataCursor& start, std::int64_t round, const DataFacts& of) noexcept {
     start_ = start;
     start_round_ = round;
     start_data_ = of;
   }
-  /// The data that a checkpoint's place is in, at the first call.
+  /// The data of a checkpoint's place, at the first call.
   DataFacts take_start_data() noexcept { return std::exchange(start_data_, {}); }
 
-  /// The step, or the loop and round, that comes next.
+  /// The next step, or the next loop and round.
   DataCursor cursor() const;
-  /// Batches are being handed out; else nothing says where the data stands.
+  /// Batches are being handed out; else the place in the data is not known.
   bool has_loop() const noexcept { return source_ != nullptr || uneven_ != nullptr; }
   /// Of a loader: no batch of the next epoch is used up yet.
   bool epoch_is_over() const;
 
   /// The loader that is being read; nullptr: there is none.
   BatchSource* source() const noexcept { return source_; }
-  /// Where a loader begins that is made now. Empty: where the other ranks are, on a `newcomer`.
+  /// The beginning of a loader that is made now. Empty: the place of the other ranks, on a `newcomer`.
   std::optional<DataCursor> begin_source(bool newcomer) noexcept;
   void set_source(BatchSource* source) noexcept { source_ = source; }
 

@@ -19,12 +19,12 @@
 
 namespace troupe {
 
-/// The batch as cuda_graphs take it: all of its fields are a graph's inputs, and `forward` gets a batch with the inputs
-/// in their places. Of the rest that batch has `counted` alone: the host's numbers would be those of the batch that the
-/// graph was written with. Batches whose fields have other names are of another kind. Both must outlive it.
+/// The batch in the form for cuda_graphs: all of its fields are a graph's inputs, and `forward` gets a batch with the
+/// inputs in their places. Of the rest that batch has `counted` alone: the host's numbers would be those of the
+/// captured batch. Batches whose fields have other names are of another kind. Both must outlive it.
 GraphedMicroBatch graphed_micro_batch(const Batch& batch, const std::function<Loss(const Batch&)>& forward);
 
-/// Forward and backward of the batches that a program's loop is handed, one by one or a step's all together. Compute's
+/// Forward and backward of the batches that a program's loop gets, one by one or a step's all together. Compute's
 /// thread.
 class LoopMicroBatches {
  public:
@@ -38,10 +38,10 @@ class LoopMicroBatches {
 
   /// A batch is handed out, with Compute::backward's weight; 0: this rank repeats it, and it counts nothing.
   void begin(std::int64_t samples, double weight);
-  /// What comes next is not a batch of that loop.
+  /// The next batch is not of that loop.
   void end_loop() noexcept;
 
-  /// As Rank has them.
+  /// As in Rank.
   AutocastGuard autocast();
   void backward(const Loss& loss);
   void backward(const Loss& loss, double samples, double weight);

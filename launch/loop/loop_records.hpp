@@ -13,8 +13,8 @@
 namespace troupe {
 
 /// The records of a program's loop, if it keeps any; else its calls do nothing. A loop's steps and validations leave
-/// behind: metrics.jsonl, run.json, event files, the page, and on the console what the log's voice lets through.
-/// Compute's thread, on every rank.
+/// metrics.jsonl, run.json, event files, the page, and lines on the console as far as the log allows. Compute's thread,
+/// on every rank.
 class LoopRecords {
  public:
   LoopRecords(Rank& rank, const DataPosition& position) : rank_(rank), position_(position) {}
@@ -24,16 +24,16 @@ class LoopRecords {
   void show();
   /// They are kept, and shown on Troupe's console.
   bool are_shown() const noexcept { return log_ && shows_; }
-  /// Throws what RunLog throws.
+  /// Throws as RunLog.
   void open();
   void set_optimizer(const Optimizer& optimizer) noexcept { optimizer_ = &optimizer; }
   bool has_optimizer() const noexcept { return optimizer_ != nullptr; }
   /// The loop begins, on a replacement in the course of the run; only the first call counts.
   void begin();
 
-  /// Where in the loader's data a step lies; in another loop nowhere.
+  /// A step's place in the loader's data; in another loop it has none.
   struct Place {
-    std::int64_t epoch = 0, step_in_epoch = 0;  ///< from 0; from 1, and 0 where there are no epochs
+    std::int64_t epoch = 0, step_in_epoch = 0;  ///< from 0; from 1, and 0 if there are no epochs
     const Dataset* data = nullptr;              ///< the loader's; nullptr: there is none
   };
   /// Of the step under way.
@@ -42,7 +42,7 @@ class LoopRecords {
   void add(const ValidationReport& report, const Dataset& held_out);
   /// A checkpoint held up the step under way.
   void add_checkpoint(double milliseconds) { state_.checkpoint_ms += milliseconds; }
-  /// Something that happened.
+  /// An event.
   void note(const std::string& event, const std::string& text);
   /// The same, on standard output if Troupe has no console.
   void report(const std::string& event, const std::string& text);
@@ -79,8 +79,8 @@ class LoopRecords {
   Rank& rank_;
   const DataPosition& position_;
   bool keeps_ = false, shows_ = false;
-  const Optimizer* optimizer_ = nullptr;  // the one that was seen last
-  std::unique_ptr<RunLog> log_;           // where records are kept
+  const Optimizer* optimizer_ = nullptr;  // the last one that was seen
+  std::unique_ptr<RunLog> log_;           // if records are kept
   State state_;
 };
 

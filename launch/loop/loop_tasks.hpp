@@ -13,35 +13,35 @@ namespace troupe {
 
 struct RankParts;
 
-/// What a program's loop does between two steps and at its end: the program's own work, validation, checkpoints, and
+/// A program's tasks between two steps and at its loop's end: the program's own work, validation, checkpoints, and
 /// gathering the trace. Compute's thread.
 class LoopTasks {
  public:
   /// Both must outlive it.
   LoopTasks(Rank& rank, RankParts& parts);
 
-  /// should_stop of a rank said so, at this step or before.
+  /// should_stop of a rank returned true, at this step or before.
   bool are_enough() const;
 
-  /// As Rank has them.
+  /// As in Rank.
   void between_steps(std::function<void(std::int64_t)> work) { between_steps_ = std::move(work); }
   void claim_checkpoints();
   void keep_checkpoints(Optimizer& optimizer);
   void validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss);
-  /// What was given to it; nullptr: nothing yet.
+  /// The data set given to it; nullptr: none yet.
   const Dataset* held_out() const noexcept { return validation_ ? &validation_->held_out() : nullptr; }
 
   bool keeps_checkpoints() const noexcept { return checkpoints_ != nullptr; }
-  /// Before a loop. Throws Error(usage) where the config says validate_only, and there is no model or no data for it.
+  /// Before a loop. Throws Error(usage) if the config has validate_only, and there is no model or no data for it.
   void check_validation() const;
   /// Collective, at the end of a step.
   void gather_trace_if_due();
-  /// Collective, before the loop gets a batch: does what is due. Nothing within a step.
+  /// Collective, before the loop gets a batch: does the due tasks. Nothing within a step.
   void run();
   /// Collective. False: the loss of a rank took all back to a snapshot meanwhile, and the steps from there on are run
-  /// again. Throws when it interrupts: all ranks are to find out again whether the loop is over.
+  /// again. Throws when it interrupts: then all ranks must check again whether the loop is over.
   bool end_of_steps();
-  /// Runs `work`. If too few ranks are left in it, what is committed goes to disk, without the others, while the
+  /// Runs `work`. If too few ranks are left in it, the committed state goes to disk, without the others, while the
   /// program still holds model and optimizer.
   template <class Work>
   auto saving_if_parked(Work&& work) {
@@ -56,9 +56,9 @@ class LoopTasks {
   void end(bool well) noexcept;
 
  private:
-  /// Their numbers are in checkpoints. What all ranks do together between two steps, and after the last one, in this
-  /// order, in every loop through a loader. Where the loss of a rank interrupts one, all ranks do it again, the
-  /// newcomer too, and those after it; those before it are done.
+  /// Their numbers are in checkpoints. All ranks do these together between two steps, and after the last one, in this
+  /// order, in every loop through a loader. If the loss of a rank interrupts one, all ranks do it again, the newcomer
+  /// too, and those after it; those before it are done.
   enum Task : std::uint8_t {
     trace,       ///< gathering it
     program,     ///< the program's own work (Rank::between_steps)
@@ -69,14 +69,14 @@ class LoopTasks {
     last_validation,
     last_save
   };
-  /// Those from `first` to `last` that are due. False: a signal cut one off, which the run that goes on does with those
-  /// after it. Throws what they throw; then all ranks are to come here again.
+  /// Does the due ones from `first` to `last`. False: a signal cut one off; the resumed run does it and those after it.
+  /// Throws their errors; then all ranks must come here again.
   bool perform(Task first, Task last);
   bool perform(Task task);
   /// For a checkpoint that is written now.
   RunCheckpoints::Position position_to_save() const;
   DueTasks due() const;
-  /// How many of this step's were done by the run that this one goes on from; 0: it is not the step of its checkpoint.
+  /// How many tasks of this step the resumed run had done; 0: it is not the step of its checkpoint.
   struct DoneBefore {
     int again = 0;  ///< ... of which this many are not done again
     int all = 0;

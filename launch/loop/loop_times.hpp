@@ -7,7 +7,7 @@
 
 namespace troupe {
 
-/// Where the time of a loop's steps goes, outside of Compute. Compute's thread.
+/// The times of a loop's steps outside of Compute. Compute's thread.
 class LoopTimes {
  public:
   /// A batch is there, or the loop may get the next one.
@@ -17,7 +17,7 @@ class LoopTimes {
     const auto started = std::exchange(forward_started_, std::chrono::steady_clock::now());
     compute_ms_ += std::chrono::duration<double, std::milli>(forward_started_ - started).count();
   }
-  /// The loop waited so long for a batch, and a batch so long for the loop.
+  /// The loop waited this long for a batch, and a batch this long for the loop.
   void count_data_wait(double milliseconds) noexcept { data_ms_ += milliseconds; }
   void count_queue(double milliseconds) noexcept { queue_ms_ += milliseconds; }
 

@@ -16,7 +16,7 @@
 namespace troupe {
 
 /// One rank's part of `--profile steps=…`, if the config wants a trace; else its calls do nothing. Opens and closes its
-/// window, and brings what was recorded to rank 0, which writes the files. Compute's thread.
+/// window, and brings the records to rank 0, which writes the files. Compute's thread.
 class LoopTrace {
  public:
   LoopTrace(const Config& config, const RankSystemOptions& options);
@@ -26,15 +26,15 @@ class LoopTrace {
   explicit operator bool() const noexcept { return recorder_ != nullptr; }
   /// Its blocks are in the trace.
   void set_model(std::shared_ptr<torch::nn::Module> model) { model_ = std::move(model); }
-  /// Between two steps, once the model is known: the window opens or closes, if it is to.
+  /// Between two steps, once the model is known: opens or closes the window, if it is due.
   void update(std::int64_t steps_done);
   /// Collective: brings it to rank 0, which writes it and reports on it. False: it is not due.
   bool gather(Compute& compute, LoopRecords& records);
-  /// Collective. Clocks are compared, rank 0 writes one rank's events after the other. Returns there the line to say,
-  /// elsewhere nothing. Throws what the communicator throws; what was recorded is kept then, for another try.
+  /// Collective. Compares clocks; rank 0 writes one rank's events after the other. Returns there the line to print,
+  /// elsewhere nothing. Throws the communicator's errors; the records are kept then, for another try.
   std::string gather(Communicator& communicator, const Membership& membership);
-  /// The job has failed, nobody is there to gather: this rank's file alone, with its own clock. Returns the line to
-  /// say, or nothing.
+  /// The job has failed, so no rank gathers: this rank's file alone, with its own clock. Returns the line to print, or
+  /// nothing.
   std::string write_alone(int rank, const std::string& host);
   /// As Rank::end_trace and Rank::give_up_trace.
   void end(RankSystem& system, LoopRecords& records);
@@ -54,7 +54,7 @@ class LoopTrace {
   std::unique_ptr<BlockTrace> blocks_;
   std::unique_ptr<OperatorTrace> operators_;
   TraceRecorder::Recorded recorded_;  // of a closed window, until a step after it
-  std::int64_t written_ = 0;          // steps of all ranks that the files have
+  std::int64_t written_ = 0;          // steps of all ranks in the files
   std::string no_operators_;          // why
   bool ended_ = false;                // it was cut off by the run's end, and gathered
 };

@@ -10,8 +10,8 @@ namespace troupe {
 
 class Rank;
 
-/// Sees what the loop of a rank does, from its thread, whatever loop it is. What it throws ends the loop. Nothing here
-/// does anything.
+/// Sees the actions of a rank's loop, from its thread, in every kind of loop. An exception ends the loop. The defaults
+/// do nothing.
 class LoopWatch {
  public:
   virtual ~LoopWatch() = default;
@@ -19,13 +19,13 @@ class LoopWatch {
   virtual void built(torch::nn::Module& /*model*/) {}
   /// The strategy has it: rank 0's values are on all ranks.
   virtual void distributed(Rank& /*rank*/) {}
-  /// The fields of a batch that the loop is handed, (n, ...) each.
+  /// The fields of a batch that the loop gets, (n, ...) each.
   virtual void batch(const NamedTensors& /*fields*/) {}
   /// Of a micro-batch, before its backward.
   virtual void loss(const Loss& /*loss*/) {}
   /// The program keeps checkpoints.
   virtual void keeps_checkpoints() {}
-  /// What is used in the place of the program's optimizer: the same one each time. It lives as long as the watch.
+  /// The optimizer that is used instead of the program's: the same one each time. It lives as long as the watch.
   virtual Optimizer& in_place_of(Optimizer& optimizer) { return optimizer; }
   /// A loop over the loader or over uneven batches is at its end, on all ranks.
   virtual void loop_ends() {}

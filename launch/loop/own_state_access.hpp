@@ -17,23 +17,23 @@
 
 namespace troupe {
 
-/// How a state of the program's own (Rank::state) is read and written, as tensors by name; the name of a state that is
-/// one tensor, or bytes, is empty.
+/// How a state of the program (Rank::state) is read and written, as tensors by name; the name is empty for a state that
+/// is one tensor, or bytes.
 struct OwnStateAccess {
   std::function<NamedTensors()> get;  ///< live ones, or bytes as (n,) u8
-  /// Throws Error(mismatch) for what a module can't take.
+  /// Throws Error(mismatch) for values that a module can't take.
   std::function<void(const NamedTensors&)> set;
 };
 
 /// Parameters and buffers, under their names.
 OwnStateAccess access_to_module(torch::nn::Module& module);
-/// `value` keeps its memory where shape and dtype fit.
+/// `value` keeps its memory if shape and dtype fit.
 void assign_own_state(at::Tensor& value, const at::Tensor& from);
 at::Tensor bytes_of_own_state(const std::string& text);
 std::string text_of_own_state(const NamedTensors& tensors);
 
 /// `state` is a tensor, a vector, map or NamedTensors of them, a module or its holder, or of a type that cereal
-/// serialises. It must outlive what is returned.
+/// serialises. It must outlive the result.
 template <class T>
 OwnStateAccess access_to(T& state) {
   if constexpr (std::is_same_v<T, at::Tensor>) {

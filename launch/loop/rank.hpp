@@ -44,8 +44,8 @@ struct RankSystemOptions;
 template <class Range>
 class UnevenBatches;
 
-/// How many samples a batch of one's own holds, for Rank::uneven. Write an overload beside your batch type; it is found
-/// by argument.
+/// The number of samples in a batch of your own, for Rank::uneven. Write an overload beside your batch type; it is
+/// found by argument.
 inline std::int64_t samples_of(const Batch& batch) { return batch.numel(); }
 inline std::int64_t samples_of(const at::Tensor& batch) { return batch.size(0); }
 template <class Input, class Target>
@@ -53,15 +53,15 @@ std::int64_t samples_of(const std::pair<Input, Target>& batch) {
   return samples_of(batch.first);
 }
 
-/// The tensors of a batch of one's own, by name, for `troupe debug`. May be overloaded as samples_of; without it such
-/// batches are not looked at.
+/// The tensors of a batch of your own, by name, for `troupe debug`. May be overloaded as samples_of; without an
+/// overload such batches are ignored.
 inline NamedTensors fields_of(const Batch& batch) { return batch.fields(); }
 inline NamedTensors fields_of(const at::Tensor& batch) { return {{"input", batch}}; }
 inline NamedTensors fields_of(const std::pair<at::Tensor, at::Tensor>& batch) {
   return {{"input", batch.first}, {"target", batch.second}};
 }
 
-/// One rank of a job, as a program sees it: for a training loop of one's own. One thread uses it, the one that made it.
+/// One rank of a job, for a program with its own training loop. For the thread that made it.
 ///
 ///     troupe::main(argc, argv, [](troupe::Rank& rank) {
 ///       auto model = rank.distribute([] { return MyModel(…); });
@@ -82,18 +82,18 @@ class Rank {
   /// `step`.
   int rank() const noexcept;
   int world_size() const noexcept;                       ///< ranks that train now
-  bool is_main() const noexcept { return rank() == 0; }  ///< rank 0, which prints and saves what is one for all
-  /// Where this rank trains (config: device). `distribute` moves the model there, the loader its batches; what else
-  /// forward needs is the program's to move.
+  bool is_main() const noexcept { return rank() == 0; }  ///< rank 0, which prints and saves for all
+  /// The device on which this rank trains (config: device). `distribute` moves the model there, the loader its batches;
+  /// the program moves all else that forward needs.
   at::Device device() const noexcept;
-  const Config& config() const noexcept { return config_; }  ///< what was set, by whom: `sources`
+  const Config& config() const noexcept { return config_; }  ///< the settings; `sources` has their places
 
-  /// Hands the model to the config's strategy; collective. Returns what it was given (a module holder or a shared_ptr),
-  /// for convenience.
+  /// Hands the model to the config's strategy; collective. Returns its argument (a module holder or a shared_ptr), for
+  /// convenience.
   ///
-  /// Or what makes the model: `rank.distribute([&] { return MyModel(…); })`. Then simulated ranks, which share
-  /// LibTorch's generator, build one after the other, each from the config's seed, as processes do anyway.
-  /// With deferred_init such a model is built without memory; one that is built already, and all of it in memory, is
+  /// Or takes a function that makes the model: `rank.distribute([&] { return MyModel(…); })`. Then simulated ranks,
+  /// which share LibTorch's generator, build one after the other, each from the config's seed, as processes do anyway.
+  /// With deferred_init such a model is built without memory; a model that is built already, with all of its memory, is
   /// refused with Error(usage).
   template <class Model>
   auto distribute(Model model) {
@@ -113,21 +113,21 @@ class Rank {
   /// config's no_decay; see parameter_groups, which throws Error(usage).
   std::unique_ptr<Optimizer> make_optimizer(const torch::nn::Module& model, const ParameterRules& rules = {}) const;
 
-  /// The learning rate's schedule by code, in the place of the config's: `factor(step, total_steps)` multiplies the
-  /// config's lr, or the rates of a torch::optim optimizer. It must be a pure function of the two. `total_steps` is
-  /// known once there is a loader, or by max_steps; else it is 0.
+  /// The learning rate's schedule by code, instead of the config's: `factor(step, total_steps)` multiplies the config's
+  /// lr, or the rates of a torch::optim optimizer. It must be a pure function of the two. `total_steps` is known once
+  /// there is a loader, or by max_steps; else it is 0.
   ///
   ///     rank.schedule([](std::int64_t step, std::int64_t total) { return 1 - double(step) / total; });
   ///
-  /// Once, before the loop. Throws Error(usage) where the config has a schedule, too. A step whose factor is negative
-  /// or not finite ends with Error(user).
+  /// Once, before the loop. Throws Error(usage) if the config has a schedule, too. A step whose factor is negative or
+  /// not finite ends with Error(user).
   void schedule(LrSchedule factor);
 
-  /// This rank's batches of the data set: all epochs of the config, from the step that the run stands at. Ends early
-  /// after a stop request.
+  /// This rank's batches of the data set: all epochs of the config, from the run's present step. Ends early after a
+  /// stop request.
   BatchStream loader(std::shared_ptr<const Dataset> dataset);
 
-  /// For data of one's own, of which ranks may have unequal amounts: batches of unequal size, and some ranks with
+  /// For a program's own data, in unequal amounts on the ranks: batches of unequal size, and some ranks with
   /// fewer.
   ///
   ///     for (const auto& batch : rank.uneven(my_batches)) {
@@ -135,95 +135,95 @@ class Rank {
   ///       rank.step(*optimizer);
   ///     }
   ///
-  /// A rank that ran out gets its last batch again until all have ended: it counts nothing (not in gradients, loss,
-  /// accuracy, nor in the statistics of a BatchNorm), but every collective of the step finds the rank there.
-  /// Gradients are those of one rank with all samples of the step. `batches` is any range whose elements have a
-  /// samples_of; it is copied or moved in, or referred to where it has a name, and must hold a batch at least where any
-  /// rank has one. Ends early after a stop request.
-  /// A step that is interrupted by the loss of a rank is run again with the same batches. A replacement passes over
-  /// those of its own that the others are past; a rank that is not replaced takes its batches along. With
+  /// A rank that ran out gets its last batch again until all have ended. That counts nothing (not in gradients, loss,
+  /// accuracy, nor in the statistics of a BatchNorm), but every collective of the step finds the rank there. Gradients
+  /// are those of one rank with all samples of the step. `batches` is any range whose elements have a samples_of. It is
+  /// copied or moved in, or referred to if it has a name, and must hold at least one batch if any rank has one. Ends
+  /// early after a stop request.
+  /// A step that is interrupted by the loss of a rank is run again with the same batches. A replacement skips its
+  /// batches of the rounds that the others have done; a rank that is not replaced takes its batches along. With
   /// keep_checkpoints, a resumed run goes on with the batch at which it stopped. Throws Error(usage) before distribute
   /// and with grad_accum_steps above 1. Every round is collective.
   template <class Range>
   UnevenBatches<Range> uneven(Range&& batches);
 
-  /// Autocast as the config says (use_amp, amp_dtype), while what it returns lives; nothing without use_amp. For a loop
-  /// of one's own, around forward and loss: with use_amp and without it backward throws Error(usage).
+  /// Autocast by the config (use_amp, amp_dtype), while the result lives; nothing without use_amp. For a program's own
+  /// loop, around forward and loss: with use_amp and without it backward throws Error(usage).
   [[nodiscard]] AutocastGuard autocast();
   /// Backward of one micro-batch's loss: a mean, or Loss::sum. `correct`: samples that were right, for the accuracy in
   /// reports. A batch that is neither the loader's nor of `uneven` counts as one sample; with `correct` it is refused
-  /// with Error(usage), since its number of samples is not known. Throws what broke the job.
+  /// with Error(usage), since its number of samples is not known. Throws the error that broke the job.
   void backward(const Loss& loss);
   void backward(const at::Tensor& mean, const CorrectSamples& correct = 0.0) { backward(Loss(mean, correct)); }
   /// Of a batch that is not the loader's: its samples, and Compute::backward's weight.
   void backward(const Loss& loss, double samples, double weight);
-  /// Whether run_micro_batches is to be called in the place of backward: by a strategy that orders a step's forwards
-  /// and backwards itself (pipeline), and by cuda_graphs.
+  /// Whether run_micro_batches must be called instead of backward: by a strategy that orders a step's forwards and
+  /// backwards itself (pipeline), and by cuda_graphs.
   bool orders_micro_batches() const;
-  /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy.
-  /// `forward` is called for each of them, perhaps several times, and may exit by StageEnded, Troupe's own exception:
-  /// let it pass. With cuda_graphs, on a device, it is called until it is a graph, and then no more: its batch has only
-  /// its fields and counted, and it launches kernels and does nothing else. Throws Error(usage) where there are not
-  /// grad_accum_steps of them, and what broke the job. step comes next.
+  /// Forward and backward of all `batches` of a step, in the strategy's order; with any strategy. `forward` is called
+  /// for each of them, perhaps several times, and may exit by StageEnded, Troupe's own exception: let it pass. With
+  /// cuda_graphs, on a device, it is called until it is captured, and then no more: its batch has only its fields and
+  /// counted, and it only launches kernels. Throws Error(usage) if there are not grad_accum_steps of them, and the
+  /// error that broke the job. step comes next.
   void run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches,
                          const std::function<Loss(const Batch&)>& forward);
-  /// Reduce, vote, apply at the schedule's rate. On all ranks or on none: `committed` says which. If a rank was lost,
-  /// this waits until the others go on without it or with its replacement; `repeat` says that the step's batches come
-  /// again from the loader.
+  /// Reduce, vote, apply at the schedule's rate. On all ranks or on none, see `committed`. If a rank was lost, this
+  /// waits until the others go on without it or with its replacement. With `repeat` the step's batches come again from
+  /// the loader.
   StepReport step(Optimizer& optimizer);
   StepReport step(torch::optim::Optimizer& optimizer);
-  /// The rate of the next step, by the config's lr and the schedule. A torch::optim optimizer has rates of its own,
-  /// which the schedule multiplies; they are not in it. Throws Error(usage) for a schedule that needs a length where
-  /// there is none: without rank.loader and max_steps.
+  /// The rate of the next step, by the config's lr and the schedule. A torch::optim optimizer has its own rates, which
+  /// the schedule multiplies; they are not in it. Throws Error(usage) for a schedule that needs a length if there is
+  /// none: without rank.loader and max_steps.
   double learning_rate() const;
-  /// What Compute::step is given: learning_rate, or the schedule's factor for an optimizer with rates of its own.
+  /// The rate for Compute::step: learning_rate, or the schedule's factor for an optimizer with its own rates.
   double rate_for(const Optimizer& optimizer) const { return rate_for(optimizer, steps_done()); }
   /// The same of step `step`.
   double rate_for(const Optimizer& optimizer, std::int64_t step) const;
-  /// Checkpoints, by the config's settings: goes on from `resume` if that is set,
-  /// which moves the next loader to where it stopped; saves every `save_every` steps, at the loader's end and after a
-  /// stop request. Collective; once, after distribute and before the loader. `optimizer` must outlive the loop. Rank 0
-  /// names what was read and written on standard error, or on Troupe's console (show_progress).
+  /// Checkpoints, by the config's settings. It goes on from `resume` if that is set, and the next loader begins at its
+  /// place. It saves every `save_every` steps, at the loader's end and after a stop request. Collective; once, after
+  /// distribute and before the loader. `optimizer` must outlive the loop. Rank 0 names the checkpoints that were read
+  /// and written on standard error, or on Troupe's console (show_progress).
   ///
-  /// A loop that is left before the loader ends (break) saves nothing more. Throws what resuming found wrong.
+  /// A loop that is left before the loader ends (break) saves nothing more. Throws the errors of resuming.
   void keep_checkpoints(Optimizer& optimizer);
   void keep_checkpoints(torch::optim::Optimizer& optimizer);
-  /// Held-out data, by the config's settings: evaluated at the end of every `validate_every`-th epoch, and once more
-  /// where the run ends within one, unless it was stopped. Every sample counts once, whatever the number of ranks; loss
-  /// and accuracy go to the run's records, and the checkpoint of the best accuracy, or of the lowest loss if the
-  /// program counts no correct samples, is marked `best`. A loop over uneven batches has no epochs and is evaluated at
-  /// its end. `loss` is called as in the loop, but in eval mode and without gradients. Once, after distribute and
-  /// before the loader; what `loss` refers to must outlive the loop, which goes through rank.loader or rank.uneven: in
-  /// another nothing is evaluated. Throws Error(usage).
+  /// Held-out data, by the config's settings: evaluated at the end of every `validate_every`-th epoch, and once more if
+  /// the run ends within one, unless it was stopped. Every sample counts once, with any number of ranks. Loss and
+  /// accuracy go to the run's records. The checkpoint of the best accuracy, or of the lowest loss if the program counts
+  /// no correct samples, is marked `best`. A loop over uneven batches has no epochs and is evaluated at its end. `loss`
+  /// is called as in the loop, but in eval mode and without gradients. Once, after distribute and before the loader;
+  /// the objects of `loss` must outlive the loop. The loop must go through rank.loader or rank.uneven: in another
+  /// nothing is evaluated. Throws Error(usage).
   void validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss);
-  /// A metric of the program's own, in all records beside the loss: any rank may log any name in any step, also from
-  /// within the loss function, of training and of validation. A mean is over micro-batches and ranks, weighted as their
-  /// losses are (by samples, or by the elements of Loss::sum); `weight` takes its place. A value that is logged between
-  /// two micro-batches weighs 1, and counts with the next step. In records it is reduced over the steps of the
-  /// interval. Values of a step that is skipped or run again do not count. A tensor has one element. Throws
-  /// Error(usage) for a name that can't be, one that Troupe reports itself, or one that was reduced in another way.
+  /// A metric of the program, in all records beside the loss. Any rank may log any name in any step, also from within
+  /// the loss function, of training and of validation. A mean is over micro-batches and ranks, weighted as their losses
+  /// are (by samples, or by the elements of Loss::sum), or by `weight`. A value that is logged between two
+  /// micro-batches weighs 1, and counts with the next step. In records it is reduced over the steps of the interval.
+  /// Values of a step that is skipped or run again do not count. A tensor has one element. Throws Error(usage) for an
+  /// invalid name, one that Troupe reports itself, or one that was reduced in another way.
   void log(const std::string& name, double value, Reduce reduce = Reduce::mean, std::optional<double> weight = {});
   void log(const std::string& name, const at::Tensor& value, Reduce reduce = Reduce::mean,
            std::optional<double> weight = {});
-  /// A state of the program's own, which is the same on all ranks: it is saved with checkpoints and comes back with
-  /// them, at any number of ranks; a newcomer gets it from the others; and where all ranks go back to a snapshot it
-  /// goes back, too. A tensor, a vector, map or NamedTensors of tensors, a module or its holder, or any type that
-  /// cereal serialises. Change it after `step` or in callbacks, on all ranks alike. It must outlive the loop. After
-  /// distribute, before keep_checkpoints and the loader. Throws Error(usage) for a name that is taken.
+  /// A state of the program, which is the same on all ranks. It is saved with checkpoints and comes back with them, at
+  /// any number of ranks. A newcomer gets it from the others, and if all ranks go back to a snapshot it goes back, too.
+  /// A tensor, a vector, map or NamedTensors of tensors, a module or its holder, or any type that cereal serialises.
+  /// Change it after `step` or in callbacks, on all ranks alike. It must outlive the loop. After distribute, before
+  /// keep_checkpoints and the loader. Throws Error(usage) for a name that is taken.
   template <class T>
   void state(const std::string& name, T& value) {
     add_state(name, access_to(value));
   }
   /// Functions that the loop calls at its places. In a program's own loop, too: through the loader or uneven batches.
-  /// Before the loop; they take the place of those before.
+  /// Before the loop; they replace earlier ones.
   void set_callbacks(Callbacks callbacks);
-  /// The whole model's parameters and buffers by their names on `root`, in memory of their own; nothing elsewhere.
-  /// Whatever the strategy: of a sharded one the parts are sent there. Collective, between steps.
+  /// The whole model's parameters and buffers by their names on `root`, in new memory; nothing elsewhere. With any
+  /// strategy: of a sharded one the parts are sent there. Collective, between steps.
   NamedTensors state_dict(Optimizer& optimizer, int root = 0);
   NamedTensors state_dict(torch::optim::Optimizer& optimizer, int root = 0);
 
-  /// Runs `work`, collectives outside of a step, again whenever a lost rank interrupts it. All ranks are to be in it, a
-  /// replacement too: what comes after each so many steps belongs into between_steps.
+  /// Runs `work`, collectives outside of a step, again whenever a lost rank interrupts it. All ranks must call it, a
+  /// replacement too: work after every N steps belongs into between_steps.
   template <class Work>
   auto retry(Work&& work) {
     for (;;) {
@@ -234,15 +234,15 @@ class Rank {
       }
     }
   }
-  /// What the program does with all ranks between two steps (adding up, evaluating, saving): the loader calls it after
-  /// each step, before it hands out the next batch, and after the last one. Where a lost rank interrupts it, all ranks
-  /// do it again, the replacement too; where it was done before the loss, nobody does. It must not count on having run
-  /// on this process after every step. Replaces the one before.
+  /// The program's work with all ranks between two steps (adding up, evaluating, saving). The loader calls it after
+  /// each step, before it hands out the next batch, and after the last one. If a lost rank interrupts it, all ranks do
+  /// it again, the replacement too; if it was done before the loss, no rank does. It must not count on having run on
+  /// this process after every step. Replaces the one before.
   void between_steps(std::function<void(std::int64_t steps_done)> work);
   /// Optimizer steps done in the run.
   std::int64_t steps_done() const noexcept;
-  /// After `error` in collectives outside of a step or in forward: joins the next generation, or throws what can't be
-  /// recovered. The step's batches come again.
+  /// After `error` in collectives outside of a step or in forward: joins the next generation, or throws an error that
+  /// is not recoverable. The step's batches come again.
   void recover(const Error& error);
   bool stop_requested() const { return stop_signal() != 0; }  ///< a rank was asked to stop: the loader ends
   int stop_signal() const;                                    ///< the same on all ranks, after a step
@@ -293,33 +293,33 @@ class Rank {
   std::int64_t steps_per_epoch() const noexcept;
   /// Optimizer steps of the whole run, known once a loader was made.
   std::int64_t total_steps() const noexcept;
-  /// Takes checkpoint_dir for this job before anything is loaded, where the config has checkpoints saved. For who keeps
-  /// them; rank 0 of a job that begins does it. Throws Error(usage) where the job is not resumed and another run's
-  /// checkpoints lie there, Error(unavailable) where another job writes there; neither touches what is there.
+  /// Takes checkpoint_dir for this job before anything is loaded, if the config has checkpoints saved. For programs
+  /// that keep them; rank 0 of a job that begins does it. Throws Error(usage) if the job is not resumed and another
+  /// run's checkpoints lie there, Error(unavailable) if another job writes there; neither touches the content.
   void claim_checkpoints();
-  /// Where the time of this rank's steps went so far.
+  /// The times of this rank's steps so far.
   const StepProfile& profile() const noexcept;
-  /// After the last step: where the run ends within the trace's window, what there is of it is written. Collective. For
+  /// After the last step: if the run ends within the trace's window, writes the part that there is. Collective. For
   /// troupe::main.
   void end_trace();
-  /// The job has failed: what this rank has of the trace goes to a file of its own. For troupe::main.
+  /// The job has failed: this rank's part of the trace goes to a separate file. For troupe::main.
   void give_up_trace() noexcept;
   /// Shows its loop to `watch` from now on; before distribute. For troupe::main.
   void show_loop_to(std::shared_ptr<LoopWatch> watch) noexcept;
-  /// Its steps are written down (docs/observe.md), by this rank while it is rank 0. For troupe::main, which asks for
+  /// Its steps are recorded (docs/observe.md), by this rank while it is rank 0. For troupe::main, which requests
   /// it.
   void keep_records() noexcept;
   /// They are shown on the console, too, and begin now; before distribute. For a loop that leaves the console to
-  /// Troupe. Throws Error(usage) where run_dir holds another run's records, Error(io) where it can't be made.
+  /// Troupe. Throws Error(usage) if run_dir holds another run's records, Error(io) if it can't be made.
   void show_progress();
-  /// The loop is over: waits for a save that is under way, ends the records, and refers to nothing of the program's any
-  /// more. `error`: what the loop ended with, empty where all is well.
+  /// The loop is over: waits for a save that is under way, ends the records, and drops all references to the program's
+  /// objects. `error`: the loop's, empty if all is well.
   void end_loop(const std::string& error) noexcept;
-  /// Instead, in a rank that the job goes on without: its records are its successor's.
+  /// Instead, in a rank that the job drops: its records are its successor's.
   void leave_loop() noexcept;
-  /// Share, 0 to 1, of the time its reducer was in collectives that was hidden behind compute, over this rank's steps
-  /// so far. No less than this: collectives that ran while compute waited count as not hidden, even where it waited for
-  /// something else. 1 where there were none.
+  /// Share, 0 to 1, of the reducer's time in collectives that was hidden behind compute, over this rank's steps so far.
+  /// It is a lower bound: collectives that ran while compute waited count as not hidden, even if it waited for
+  /// something else. 1 if there were none.
   double overlap() const noexcept { return profile().overlap(); }
   /// Share, 0 to 1, of the steps' time that compute waited for communication: for gradients and the vote, and within
   /// forward and backward.
@@ -383,11 +383,11 @@ class Rank {
   RankSystem& system_;  // one of them
 };
 
-/// The rank whose thread this is, for a function that is not given it. Throws Error(usage) in another thread.
+/// The rank of the calling thread, for a function without access to it. Throws Error(usage) in another thread.
 Rank& this_rank();
 
 /// The program's `main`: parses config and environment, becomes a rank of the job that launched it, N simulated ranks
-/// (`--ranks N`), or one rank alone; calls `body` on each rank's thread; reports what it throws; returns the exit code.
+/// (`--ranks N`), or one rank alone; calls `body` on each rank's thread; reports its exceptions; returns the exit code.
 int main(int argc, char** argv, const std::function<void(Rank&)>& body,
          const std::function<void(Config&)>& declare = {});
 

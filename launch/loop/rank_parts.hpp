@@ -21,8 +21,8 @@
 
 namespace troupe {
 
-/// What a Rank consists of, for itself and for the loops that it hands out. Each part keeps its state to itself.
-/// Compute's thread.
+/// The parts of a Rank, for itself and for the loops that it hands out. Each part keeps its state to itself. Compute's
+/// thread.
 struct RankParts {
   /// `of_rank` must outlive it.
   RankParts(Rank& rank, caf::actor_system& actors, const Config& of_rank, RankSystemOptions options)
@@ -34,12 +34,12 @@ struct RankParts {
         own_state(rank),
         tasks(rank, *this) {}
 
-  std::shared_ptr<LoopWatch> watch;  ///< empty: no one asked to see the loop
+  std::shared_ptr<LoopWatch> watch;  ///< empty: the loop is not watched
   LoopTrace trace;
   RankSystem system;
-  std::map<torch::optim::Optimizer*, std::unique_ptr<Optimizer>> adapters;  ///< of LibTorch's that the program has
+  std::map<torch::optim::Optimizer*, std::unique_ptr<Optimizer>> adapters;  ///< of the program's LibTorch optimizers
   std::shared_ptr<torch::nn::Module> model;                                 ///< empty before distribute
-  bool grouped = false;  ///< an optimizer's parameters are in groups as the config says
+  bool grouped = false;  ///< an optimizer's parameters are in groups by the config
   DataPosition position;
   RunSchedule schedule;
   LoopTimes times;
@@ -50,7 +50,7 @@ struct RankParts {
   LoopTasks tasks;
 };
 
-/// For the loops that a rank hands out, and what is between their steps.
+/// For the loops that a rank hands out, and the tasks between their steps.
 RankParts& parts_of(Rank& rank) noexcept;
 
 }  // namespace troupe

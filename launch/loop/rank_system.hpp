@@ -17,29 +17,29 @@ class RunLock;
 
 struct RankSystemOptions {
   ProcessId process{0, 0};  ///< incarnation 0: drawn at random
-  int world_size = 1;       ///< that the job began with
+  int world_size = 1;       ///< at the job's beginning
   bool spare = false;
   std::string host = "localhost";
   std::string interface_address = "127.0.0.1";
   std::string job_id;
   std::string run_id;      ///< of the run that the job is a life of; empty: the job's
-  bool begins = true;      ///< false: the job has had another life, and what lies in its folders may be its own
+  bool begins = true;      ///< false: the job has had another life, and its folders may hold that one's files
   std::string page_token;  ///< for visitors of the live page; the same in every process of a job with keys
   std::string build_id;
-  std::string ledger_path;  ///< for the last collectives, when somebody hangs; empty: none
+  std::string ledger_path;  ///< for the last collectives after a hang; empty: none
   std::string config_hash;
   TrainingOptions training;
   StrategyOptions strategy;
   CommunicatorSettings communicator;
-  at::Device device = at::kCPU;          ///< where the rank trains
+  at::Device device = at::kCPU;          ///< the rank's
   std::shared_ptr<NcclApi> nccl;         ///< empty: the one that the program was built with
-  std::shared_ptr<TraceRecorder> trace;  ///< what the rank's threads record into; empty: nobody asked for a trace
-  std::shared_ptr<RunLock> run_lock;     ///< rank 0 takes it before it writes to run_dir; empty: somebody else has it
+  std::shared_ptr<TraceRecorder> trace;  ///< for the records of the rank's threads; empty: no trace was requested
+  std::shared_ptr<RunLock> run_lock;     ///< rank 0 takes it before it writes to run_dir; empty: it is taken already
   CoordinatorActor coordinator;
   std::function<void(ChaosKind, std::chrono::milliseconds)>
       hurt;  ///< --chaos: kills, stops or slows this process; empty: it is spared
-  /// Told of the rank's root before it joins, by which a rank is ended that has no process of its own. That root has a
-  /// thread then, which `hurt` may hold up. May be empty.
+  /// Called with the rank's root before it joins; with it, a rank that shares a process can be ended. That root then
+  /// has its own thread, which `hurt` may hold up. May be empty.
   std::function<void(const RankSupervisorActor&)> on_supervisor;
   bool recovery = true;       ///< false: the first rank that is lost ends the job
   FindCoordinator reconnect;  ///< empty: the job ends with its coordinator
@@ -48,13 +48,13 @@ struct RankSystemOptions {
 /// The actors of one rank and its two communicators. The thread that constructs it is Compute's. Ranks may share a
 /// process and its actor_system.
 ///
-/// Two communicators: the reducer launches buckets on one, in plan order; the compute thread launches what it waits for
-/// (vote, SyncBatchNorm, buffers, the user's own) on the other, in program order. Each has one thread and one order, so
-/// they can't wait for each other in a circle. A generation has communicators of its own; the actors stay.
+/// Two communicators: the reducer launches buckets on one, in plan order. The compute thread launches the collectives
+/// that it waits for on the other (vote, SyncBatchNorm, buffers, the user's), in program order. Each has one thread and
+/// one order, so they can't wait for each other in a circle. Each generation has new communicators; the actors stay.
 class RankSystem {
  public:
-  /// Collective; a spare waits here until it is needed. Throws what kept the rank from joining, after telling the
-  /// others; Error(ok) in a spare that was not needed.
+  /// Collective; a spare waits here until it is needed. Throws the error that kept the rank from joining, after
+  /// informing the others; Error(ok) in a spare that was not needed.
   RankSystem(caf::actor_system& system, RankSystemOptions options);
   /// Ends the actors. A rank that did not `finish` is reported as failed.
   ~RankSystem();
@@ -66,7 +66,7 @@ class RankSystem {
   caf::actor_system& system() noexcept { return system_; }
   const RankSupervisorActor& supervisor() const noexcept { return supervisor_; }
 
-  /// The loop is over: tells the coordinator, waits until it knows. `report.code` ok, or why not.
+  /// The loop is over: reports to the coordinator, and waits until it knows. `report.code` ok, or the failure.
   void finish(const ErrorReport& report);
   /// As `finish`, for an exception that ended the loop: fills in rank, actor and step. Returns the report.
   ErrorReport fail(const std::exception_ptr& error);
@@ -86,10 +86,10 @@ class RankSystem {
   bool finished_ = false;
 };
 
-/// What a Rank stands on; not for programs.
+/// The system of a Rank; not for programs.
 RankSystem& system_of(Rank& rank) noexcept;
 
-/// An exception as a report: a troupe::Error's own, anything else as the user's. `device`: where the rank trains.
+/// An exception as a report: a troupe::Error's own, any other as the user's. `device`: the rank's.
 ErrorReport report_of(const std::exception_ptr& error, c10::Device device = c10::kCPU);
 
 }  // namespace troupe

@@ -30,25 +30,25 @@ class RunCheckpoints {
   struct Position {
     std::int64_t epoch = 0, step_in_epoch = 0;
     std::int64_t round = 0;                  ///< of a loop over uneven batches: step_in_epoch as it was saved
-    DataFacts data;                          ///< in which the epoch is
+    DataFacts data;                          ///< of the epoch
     std::optional<std::int64_t> tasks_done;  ///< of LoopTasks, at this step; nothing: an older checkpoint
     bool enough = false;                     ///< Callbacks::should_stop ended the run
   };
-  /// Collective. Every rank reads what it needs of the checkpoint that `selector` means, see choose_checkpoint; refused
-  /// ones are told to `log`. Throws on all ranks if none is good for all.
+  /// Collective. Every rank reads its part of the checkpoint that `selector` means, see choose_checkpoint; `log` gets
+  /// refused ones. Throws on all ranks if none is good for all.
   Position resume(const std::string& selector, const std::function<void(const std::string&)>& log);
   /// Collective. A copy now, the disk in the background. Waits for the save before it.
   void save(const Position& position, bool best);
-  /// Not collective: this rank alone, when there are no others any more. Waits for the disk. Saves nothing, and says
-  /// so, where the others held a part of the state.
+  /// Not collective: this rank alone, when there are no others any more. Waits for the disk. Saves nothing, and reports
+  /// that, if the others held a part of the state.
   void save_alone(const Position& position, bool best);
   /// Whether the save that is under way has ended by now; waits for nothing.
   void look();
-  /// Collective. Waits until what was saved is on disk; `again` is called, on all ranks, if the last save came to
-  /// nothing because a rank was lost, or, once, because the disk refused it. Returns the last path. A failed save is
+  /// Collective. Waits until all saves are on disk. Calls `again`, on all ranks, if the last save failed
+  /// because a rank was lost, or, once, because the disk refused it. Returns the last path. A failed save is
   /// printed.
   std::string finish(const std::function<void()>& again = {});
-  /// How the command after_save ended, since the last call; `wait`: until it runs no more. On rank 0.
+  /// The ends of the command after_save, since the last call; `wait`: until it runs no more. On rank 0.
   std::vector<AfterSaveEnd> after_save_ends(bool wait);
   const std::optional<ErrorReport>& failure() const noexcept { return failure_; }  ///< of the last save
 
@@ -68,7 +68,7 @@ class RunCheckpoints {
   std::shared_ptr<FolderLock> lock_;
   std::shared_ptr<AfterSave> after_save_;  // nullptr: no command
   caf::actor checkpointer_;
-  Snapshot snapshot_;  // what the save under way writes
+  Snapshot snapshot_;  // the data of the save under way
   int saves_ = 0;
   bool under_way_ = false, lost_ = false;
   std::string last_path_;

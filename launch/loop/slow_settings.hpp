@@ -9,7 +9,7 @@ namespace troupe {
 
 struct Config;
 
-/// What decides whether a run is slower here than it has to be.
+/// The facts that decide whether a run is slower here than necessary.
 struct SlowFacts {
   bool autocast = false;       ///< use_amp, on the CPU
   std::string autocast_dtype;  ///< bf16, fp16
@@ -21,14 +21,14 @@ struct SlowFacts {
   bool debug_build = false;
 };
 
-/// A line for each, with what to do about it. Pure.
+/// A line for each, with a remedy. Pure.
 std::vector<std::string> slow_lines(const SlowFacts& facts);
 
 /// Whether a CPU has instructions for these numbers, by the flags in /proc/cpuinfo. Pure.
 bool computes_bf16(std::string_view cpuinfo);
 bool computes_fp16(std::string_view cpuinfo);
 
-/// Those of this process. `ranks_here`: ranks that are processes on its host.
+/// The facts of this process. `ranks_here`: ranks that are processes on its host.
 SlowFacts slow_facts(const Config& config, c10::Device device, int ranks_here);
 
 }  // namespace troupe

@@ -7,7 +7,7 @@
 
 namespace troupe {
 
-/// Where the time of one rank's steps went: sums over all its steps, and a table of their means for `--profile`. Pure.
+/// The times of one rank's steps: sums over all its steps, and a table of their means for `--profile`. Pure.
 class StepProfile {
  public:
   /// Adds a step. `compute_ms`: from a batch's arrival to the end of its backward, over all micro-batches.
@@ -21,19 +21,19 @@ class StepProfile {
   std::int64_t steps() const noexcept { return steps_; }  ///< counted so far
   /// Another rank's steps, or another life's.
   void add(const StepProfile& other);
-  /// One line with what the two shares are made of.
+  /// One line with the parts of the two shares.
   std::string describe_overlap() const;
 
  private:
   std::int64_t steps_ = 0;
   double step_ms_ = 0, data_ms_ = 0, compute_ms_ = 0, exposed_ms_ = 0, optimizer_ms_ = 0, reduce_ms_ = 0,
          inside_ms_ = 0;
-  double hidden_ms_ = 0;  // of reduce_ms_: no less than this ran while compute did not wait
+  double hidden_ms_ = 0;  // of reduce_ms: at least this ran while compute did not wait
   std::int64_t buckets_ = 0, launched_before_end_ = 0;
 };
 
-/// The steps of all ranks that this process had since its last troupe::main or troupe::run began: what a test asks
-/// after a run. Any thread.
+/// The steps of all ranks in this process since its last troupe::main or troupe::run began, for a test after a run. Any
+/// thread.
 class ProcessProfile {
  public:
   /// Adds one rank's steps.

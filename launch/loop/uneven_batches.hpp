@@ -11,7 +11,7 @@
 
 namespace troupe {
 
-/// The rounds of a loop over uneven batches. A round has a batch of each rank, and a step as a rule. A round whose step
+/// The rounds of a loop over uneven batches. A round has a batch of each rank, and as a rule a step. A round whose step
 /// was interrupted comes again with the same batches. A replacement begins at the others' round, and a resumed run at
 /// the checkpoint's. One thread, the rank's.
 class UnevenLoop {
@@ -26,14 +26,14 @@ class UnevenLoop {
 
  protected:
   /// Begins the next round: `take` has been called with it. False: all ranks ran out, or the run is over. Collective.
-  /// Throws Error(usage) for settings that don't go with it, and Error(state_lost) if a round is to come again whose
-  /// batch is not kept.
+  /// Throws Error(usage) for incompatible settings, and Error(state_lost) if a round must come again whose batch is not
+  /// kept.
   bool next();
-  /// Goes to the batch of that round, perhaps an earlier one, and returns its samples. 0: this rank has run out,
-  /// and stays at its last batch; -1: that batch is not kept. `keep_from`: no earlier round is asked for any more.
+  /// Goes to the batch of that round, perhaps an earlier one, and returns its samples. 0: this rank has run out, and
+  /// stays at its last batch; -1: that batch is not kept. `keep_from`: no earlier round will be requested.
   virtual std::int64_t take(std::int64_t round, std::int64_t keep_from) = 0;
   virtual bool has_batch() const = 0;       ///< `take` came to one
-  virtual NamedTensors fields() const = 0;  ///< of that batch, as fields_of has them
+  virtual NamedTensors fields() const = 0;  ///< of that batch, as in fields_of
 
  private:
   enum class Answer : std::uint8_t { run, over, again };
@@ -109,9 +109,9 @@ class UnevenBatches final : private UnevenLoop {
     return {};
   }
 
-  Range batches_;  // a reference where the range has a name
+  Range batches_;  // a reference if the range has a name
   std::optional<decltype(std::begin(std::declval<Range&>()))> next_;
-  std::deque<Value> kept_;  // the last ones, up to the newest that was taken
+  std::deque<Value> kept_;  // the last ones, up to the newest one taken
   std::int64_t taken_ = 0;  // of the range
   std::size_t at_ = 0;      // of kept_: the round's
 };

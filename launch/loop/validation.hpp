@@ -18,7 +18,7 @@ namespace troupe {
 struct BestValidation {
   double accuracy = -1;  ///< 0 to 1; -1: there is none yet
   double loss = std::numeric_limits<double>::infinity();
-  std::int64_t step = -1;  ///< that it was measured after; -1: an older checkpoint does not say it
+  std::int64_t step = -1;  ///< of its measurement; -1: an older checkpoint lacks it
   static BestValidation of(Compute& compute);
   /// From the texts of a checkpoint or of Compute::notes.
   static BestValidation read(const std::map<std::string, std::string>& texts);

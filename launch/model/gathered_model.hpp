@@ -7,11 +7,11 @@
 
 namespace troupe {
 
-/// So the names of a state's tensors begin that are the model's.
+/// The prefix of the model's tensors in a state.
 inline constexpr std::string_view kModelPrefix = "model.";
 
-/// The model's parameters and buffers, put together from what each rank would write into a checkpoint: on `root` by
-/// name, in memory of their own and in the layout's order; nothing elsewhere. Collective, between steps; compute's
+/// The model's parameters and buffers, put together from the ranks' parts of a checkpoint: on `root` by
+/// name, in new memory and in the layout's order; nothing elsewhere. Collective, between steps; compute's
 /// thread.
 NamedTensors gathered_model(Compute& compute, Optimizer& optimizer, int root);
 

@@ -11,19 +11,19 @@ namespace troupe {
 /// How `load_weights` matches names.
 struct LoadOptions {
   std::string rename;          ///< `old=new,...`: a name that begins with `old` begins with `new` instead
-  bool allow_missing = false;  ///< what only the file or only the model has, or in another shape, is left as it is
+  bool allow_missing = false;  ///< keeps tensors that only the file or only the model has, or in another shape
 };
 
-/// Copies weights into the model's parameters and buffers of the same names, converting dtypes: of a checkpoint's
-/// folder, a directory of checkpoints (its latest), a name in it (`best`), a .safetensors or torch.save file, or a
-/// folder of safetensors files. All or nothing; no rank and no config are needed. Returns what was loaded, for a
-/// log. The model stays in the mode it is in: call `model->eval()` before inference.
+/// Copies weights into the model's parameters and buffers of the same names, converting dtypes. The source is a
+/// checkpoint's folder, a directory of checkpoints (its latest), a name in it (`best`), a .safetensors or torch.save
+/// file, or a folder of safetensors files. All or nothing; no rank and no config are needed. Returns a description, for
+/// a log. The model stays in its mode: call `model->eval()` before inference.
 ///
 ///     auto model = std::make_shared<MyModel>();
 ///     troupe::load_weights(*model, "runs/latest/checkpoints/best");
 ///     model->eval();
 ///
-/// Throws Error(mismatch) that names the first differences, Error(usage) where nothing is there or a rename fits
+/// Throws Error(mismatch) that names the first differences, Error(usage) if nothing is there or a rename matches
 /// nothing, Error(bad_data).
 std::string load_weights(torch::nn::Module& model, const std::string& path, const LoadOptions& options = {});
 

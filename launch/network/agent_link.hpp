@@ -13,12 +13,12 @@
 
 namespace troupe {
 
-/// Why a job may only begin anew from a checkpoint, by the coordinator's last word; nothing where it need not, or was
+/// Why a job may only begin anew from a checkpoint, by the coordinator's last message; nothing if it need not, or was
 /// asked to stop.
 std::optional<ErrorReport> lost_state(const std::optional<JobOver>& over, int stop_signal);
 
-/// A node agent's side of the coordinator: an actor that hands commands to the agent's main thread, which polls, forks
-/// and waits and therefore can't be an actor itself. Finds a restarted coordinator by itself.
+/// A node agent's side of the coordinator: an actor that hands commands to the agent's main thread. That thread polls,
+/// forks and waits, so it can't be an actor itself. Finds a restarted coordinator by itself.
 class AgentLink {
  public:
   struct Options {
@@ -37,7 +37,7 @@ class AgentLink {
 
   int fd() const noexcept { return wake_; }  ///< readable when there are commands
   std::vector<Command> take();
-  /// The processes that run now: told to a coordinator that was restarted.
+  /// The processes that run now, for a coordinator that was restarted.
   void running(std::vector<ProcessId> processes);
   void exited(const ProcessId& process, int wait_status);
   /// The processes that run now are to leave the job.

@@ -9,22 +9,22 @@
 
 namespace troupe {
 
-/// Reads from a stream socket what has come, up to 64 KiB at once, and hands it out in the pieces that CAF asks for: it
-/// wants each message's head, then its payload, and would call the kernel for each, and once more to learn that nothing
-/// else is there. For caf::stream_impl. The multiplexer's thread.
+/// Reads the present data of a stream socket, up to 64 KiB at once, and hands it out in CAF's pieces. CAF wants each
+/// message's head, then its payload, and would call the kernel for each, and once more to learn that there is no more.
+/// For caf::stream_impl. The multiplexer's thread.
 class BufferedReads {
  public:
   caf::io::network::rw_state read_some(std::size_t& result, int fd, void* to, std::size_t bytes);
   caf::io::network::rw_state write_some(std::size_t& result, int fd, const void* from, std::size_t bytes) {
     return caf::policy::tcp::write_some(result, fd, from, bytes);
   }
-  /// What the socket will not announce again: CAF goes on reading where `bytes`, which the next piece lacks, are here.
+  /// For data that the socket does not announce again: CAF goes on reading if the `bytes` of the next piece are here.
   bool must_read_more(int, std::size_t bytes) const noexcept { return end_ - begin_ >= bytes; }
 
  private:
   std::vector<char> buffer_;  // from the first read on
   std::size_t begin_ = 0, end_ = 0;
-  bool drained_ = false;  // the last read brought less than there was room for
+  bool drained_ = false;  // the last read filled less than its room
 };
 
 /// A connection of CAF's broker that reads in this way; otherwise as CAF's own scribe_impl. Owns `fd`.

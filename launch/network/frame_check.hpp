@@ -8,11 +8,11 @@
 
 namespace troupe {
 
-/// Follows the frames of CAF 0.17's wire protocol (BASP 3: a header of 32 bytes, big-endian, then a payload) in the
-/// bytes that a peer sends, and refuses what CAF itself does not survive or has no bound for: a handshake or a message
-/// without a payload is a null pointer there, and it allocates whatever length a header says. Of a client it also
-/// refuses what CAF would believe and none of ours says: a frame in the name of another node, one for another node, and
-/// a message whose type is none that the coordinator takes (CAF obeys an `exit_msg` from anywhere). Pure; one thread.
+/// Follows the frames of CAF 0.17's wire protocol (BASP 3: a header of 32 bytes, big-endian, then a payload) in a
+/// peer's bytes. Refuses frames that CAF itself does not survive or bound: a handshake or message without a payload is
+/// a null pointer there, and it allocates any length in a header. Also refuses frames of a client that CAF would accept
+/// and none of ours sends: in the name of another node, or for one, or a message of a type that the coordinator does
+/// not take (CAF obeys an `exit_msg` from anywhere). Pure; one thread.
 class FrameCheck {
  public:
   enum class From : std::uint8_t { client, server };
@@ -23,13 +23,13 @@ class FrameCheck {
   /// than 128 bytes each.
   explicit FrameCheck(From from, const std::vector<std::string>& messages = {});
 
-  /// The next bytes, cut anywhere. Null: nothing is wrong so far; else what is, and the connection must end before CAF
-  /// sees these bytes.
+  /// The next bytes, cut anywhere. Null: nothing is wrong so far; else the error, and the connection must end before
+  /// CAF sees these bytes.
   const char* take(std::span<const std::byte> bytes);
 
   /// The peer's handshake has been taken whole.
   bool greeted() const noexcept { return frames_ > 1 || (frames_ == 1 && payload_left_ == 0); }
-  /// By which name the client's node goes, as it stands in the frames; empty: not greeted yet.
+  /// The name of the client's node in the frames; empty: not greeted yet.
   const std::string& node() const noexcept { return node_; }
 
  private:
@@ -41,7 +41,7 @@ class FrameCheck {
   From from_;
   std::vector<std::string> messages_;  // how each begins
   std::string node_;
-  std::string begin_;  // of the payload under way, as much as is judged
+  std::string begin_;  // of the payload under way, the judged part
   std::array<std::byte, 32> header_{};
   std::size_t filled_ = 0;
   std::uint32_t payload_left_ = 0;

@@ -15,9 +15,9 @@
 
 namespace troupe {
 
-/// Publishes actors behind a Gate and, where the process has keys, reaches others' through secure links: a module of
-/// CAF's actor system, in the place of CAF's own TLS (which has no deadline for a peer's handshake, and no look at what
-/// comes after). Its connections are BufferedScribes. Has a thread of its own from the first use on.
+/// Publishes actors behind a Gate and, if the process has keys, reaches others' through secure links. It is a module of
+/// CAF's actor system, instead of CAF's own TLS, which has no deadline for a peer's handshake and does not check later
+/// data. Its connections are BufferedScribes. Has its own thread from the first use on.
 class GuardedMiddleman : public caf::actor_system::module {
  public:
   GuardedMiddleman(caf::actor_system& system, std::shared_ptr<const JobKeys> keys,
@@ -30,7 +30,7 @@ class GuardedMiddleman : public caf::actor_system::module {
   id_t id() const override { return openssl_manager; }
   void* subtype_ptr() override { return this; }
 
-  /// The one of this system: it must have been made with a network.
+  /// The one of this system, which must have been made with a network.
   static GuardedMiddleman& of(caf::actor_system& system);
 
   bool has_keys() const noexcept { return keys_ != nullptr; }
@@ -38,8 +38,8 @@ class GuardedMiddleman : public caf::actor_system::module {
   /// Returns the port. Once. Throws Error(unavailable).
   std::uint16_t publish(const caf::strong_actor_ptr& actor, std::set<std::string> interface, std::uint16_t port,
                         const std::string& address);
-  /// `patience`: for the peer to get through TLS and the proof, in a job that has keys; the last call's where several
-  /// are under way.
+  /// `patience`: for the peer to get through TLS and the proof, in a job with keys; the last call's if several are
+  /// under way.
   caf::expected<caf::strong_actor_ptr> connect(const std::set<std::string>& interface, const std::string& host,
                                                std::uint16_t port, std::chrono::milliseconds patience);
 

@@ -6,8 +6,8 @@
 
 namespace troupe {
 
-/// What makes a process one of a job's: a certificate of the job's own authority with its key, and the job's token. PEM
-/// texts; the token is 64 hexadecimal digits. Whoever has one may do whatever a rank may, so it goes over ssh's
+/// A process's proof that it belongs to a job: a certificate of the job's own authority with its key, and the job's
+/// token. PEM texts; the token is 64 hexadecimal digits. Their owner may do all that a rank may. So they go over ssh's
 /// standard input, never onto a command line or into an environment.
 struct JobKeys {
   std::string authority;    ///< certificate; the same for all
@@ -26,15 +26,15 @@ struct JobKeys {
 /// A job's own certificate authority (P-256). Its key never leaves this process. One thread.
 class KeyMaker {
  public:
-  /// Throws Error(internal) where OpenSSL refuses.
+  /// Throws Error(internal) if OpenSSL refuses.
   KeyMaker();
   ~KeyMaker();
   KeyMaker(const KeyMaker&) = delete;
   KeyMaker& operator=(const KeyMaker&) = delete;
 
-  /// For one host: what stands in the certificate is for people who read it, the authority alone decides. Dated a week
-  /// from `now`, seconds since 1970: a job may begin with them so long (require_dates), and connections of a job that
-  /// has begun ask for no date, so that a long job and a clock that is set do not end it.
+  /// For one host: the certificate's text is for human readers, the authority alone decides. Dated a week from `now`,
+  /// seconds since 1970: a job may begin with them until then (require_dates). Connections of a job that has begun
+  /// check no date, so that a long job goes on, also if the clock is set.
   JobKeys keys_for(const std::string& host) const { return keys_for(host, std::time(nullptr)); }
   JobKeys keys_for(const std::string& host, std::time_t now) const;
 
@@ -52,7 +52,7 @@ class KeyFolder {
   KeyFolder(const KeyFolder&) = delete;
   KeyFolder& operator=(const KeyFolder&) = delete;
   const std::string& path() const noexcept { return path_; }
-  /// Makes again what a cleaner of temporary files has removed. Throws Error(io, bad_data).
+  /// Makes files again that a cleaner of temporary files has removed. Throws Error(io, bad_data).
   void restore() const;
 
   static std::string authority(const std::string& folder) { return folder + "/authority.pem"; }
@@ -62,9 +62,9 @@ class KeyFolder {
   static void write(const std::string& folder, const JobKeys& keys);
   /// Throws Error(io, bad_data); refuses a folder or files that others may read.
   static JobKeys read(const std::string& folder);
-  /// Throws Error(io, bad_data) where it is not a folder of this user alone.
+  /// Throws Error(io, bad_data) if it is not a folder of this user alone.
   static void require_private(const std::string& folder);
-  /// Before a job begins with the keys of this folder: whether it may, by this host's clock. Throws Error(bad_data).
+  /// Before a job begins with the keys of this folder: checks their dates by this host's clock. Throws Error(bad_data).
   static void require_dates(const std::string& folder, const JobKeys& keys, std::time_t now);
 
  private:
@@ -74,9 +74,9 @@ class KeyFolder {
 
 /// HMAC-SHA256, 64 hexadecimal digits.
 std::string hmac_text(std::string_view key, std::string_view message);
-/// In a time that says nothing of where they differ.
+/// In a time that does not depend on where they differ.
 bool equal_secrets(std::string_view a, std::string_view b) noexcept;
-/// 256 bits of the operating system's, as 64 hexadecimal digits.
+/// 256 random bits of the operating system, as 64 hexadecimal digits.
 std::string random_token();
 
 }  // namespace troupe

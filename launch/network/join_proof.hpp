@@ -10,12 +10,12 @@ using TlsStream = asio::ssl::stream<asio::ip::tcp::socket>;
 
 constexpr std::size_t kProofLength = 64;
 
-/// What each side of a connection sends first inside TLS: HMAC-SHA256 of the connection's own secret (RFC 5705, RFC
-/// 8446 section 7.5) with the job's token. It is worth nothing on any other connection, so there is nothing to replay.
-/// Throws Error(internal).
+/// Each side of a connection sends this first inside TLS: HMAC-SHA256 of the connection's own secret (RFC 5705, RFC
+/// 8446 section 7.5) with the job's token. It is worthless on any other connection, so it can't be replayed. Throws
+/// Error(internal).
 std::string join_proof(TlsStream& stream, const std::string& token, bool by_server);
 
-/// TLS 1.3 with certificates on both sides, no tickets. Throws Error(bad_data) for keys that OpenSSL does not take.
+/// TLS 1.3 with certificates on both sides, no tickets. Throws Error(bad_data) for keys that OpenSSL does not accept.
 asio::ssl::context tls_context(const JobKeys& keys, bool server);
 
 /// A connection between hosts: small messages leave at once, a host that is gone is noticed, child processes do not

@@ -11,14 +11,14 @@
 namespace troupe {
 
 /// Carries bytes between a peer's connection (`Stream`: TCP, or TLS over it) and a local socket whose other end CAF
-/// has, until either side ends; what CAF would not survive ends it, too. Holds at most 16 KiB for each direction. The
-/// thread of its io_context.
+/// has, until either side ends, or a frame comes that CAF would not survive. Holds at most 16 KiB for each direction.
+/// The thread of its io_context.
 template <class Stream>
 class Passage : public std::enable_shared_from_this<Passage<Stream>> {
  public:
   using Inside = asio::local::stream_protocol::socket;
   struct Events {
-    /// The peer's handshake with CAF, by the name of its node: why it may not go on; null: it may.
+    /// The peer's handshake with CAF, by the name of its node. Returns why it may not go on; null: it may.
     std::function<const char*(const std::string& node)> greeted;
     std::function<void(const char* why)> ended;  ///< once; null: one side closed its connection
   };
@@ -54,8 +54,8 @@ class Passage : public std::enable_shared_from_this<Passage<Stream>> {
   }
 
  private:
-  // CAF is through: what it wrote last still arrives, and unread bytes here do not reset the connection before that
-  // (RFC 1122, 4.2.2.13).
+  // CAF is done: its last data still arrives, and unread bytes here do not reset the connection before that (RFC 1122,
+  // 4.2.2.13).
   void drain() {
     std::error_code failure;
     draining_ = true;

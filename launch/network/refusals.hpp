@@ -6,12 +6,12 @@
 
 namespace troupe {
 
-/// Counts the connections that were refused, by reason, and says which of them are worth a line of the log: the first
-/// of a reason, the second, the fourth, and so on, so that a flood cannot fill a disk. Bounded memory. Pure; one
+/// Counts refused connections, by reason, and decides which of them are worth a line of the log. It is the first of
+/// a reason, the second, the fourth, and so on, so that a flood cannot fill a disk. Bounded memory. Pure; one
 /// thread.
 class Refusals {
  public:
-  /// One more; a line for the log, or nothing.
+  /// One more; returns a line for the log, or nothing.
   std::string count(const std::string& address, const std::string& reason);
   std::uint64_t total() const noexcept { return total_; }
   /// All of them on one line; empty if there were none.

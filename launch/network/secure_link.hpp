@@ -14,8 +14,8 @@ inline constexpr const char* kOtherKeys = "its keys are another job's";
 inline constexpr const char* kOtherVersion = "it is of another version of Troupe";
 
 /// Connects to a job's Gate: TLS 1.3 with the job's certificates, and the token proved by both sides. The future's
-/// value is a local socket that carries what goes through the connection; the caller owns it. Throws through the future
-/// Error(unavailable), with the reason, when the other side is not reached, is not the job's, or does not answer within
+/// value is a local socket that carries the connection's data; the caller owns it. The future throws
+/// Error(unavailable), with the reason, if the other side is not reached, is not the job's, or does not answer within
 /// `patience`. Resolves the name here, and does the rest on the thread of `io`.
 std::future<int> open_secure_link(asio::io_context& io, const JobKeys& keys, const std::string& host,
                                   std::uint16_t port, std::chrono::milliseconds patience);

@@ -11,7 +11,7 @@ class Sha256 {
   Sha256();
   ~Sha256();
   void add(std::string_view bytes);
-  /// Of all that was added, as 64 hexadecimal digits; once.
+  /// Of all added bytes, as 64 hexadecimal digits; once.
   std::string hex();
 
  private:

@@ -5,8 +5,8 @@
 
 namespace troupe {
 
-/// A file that grows by whole records: what could not be written whole is taken back, so that a full disk costs records
-/// and never leaves half of one in the middle. One thread.
+/// A file that grows by whole records: a record that was written in part is taken back. So a full disk costs records,
+/// but never leaves half of one in the middle. One thread.
 class AppendFile {
  public:
   /// Nothing happens before the first append.
@@ -15,7 +15,7 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  /// Creates file and folder where they are missing. Throws Error(io) with the path and what to do.
+  /// Creates missing files and folders. Throws Error(io) with the path and a remedy.
   void append(std::string_view record);
   const std::string& path() const noexcept { return path_; }
 
@@ -26,8 +26,8 @@ class AppendFile {
   int fd_ = -1;
 };
 
-/// The whole lines among the file's last `bytes`; empty where it cannot be read. What follows the last line end, half a
-/// line of a process that was killed, is cut off the file first.
+/// The whole lines among the file's last `bytes`; empty if it cannot be read. First the rest after the last line end,
+/// half a line of a killed process, is cut off the file.
 std::string mend_and_read_tail(const std::string& path, std::int64_t bytes = 1 << 16);
 
 }  // namespace troupe

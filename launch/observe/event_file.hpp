@@ -8,9 +8,9 @@
 
 namespace troupe {
 
-/// A TensorBoard event file, new for every life of rank 0: TFRecords of tensorflow.Event messages, of which this writes
-/// the fields that scalars need. Its start event makes TensorBoard forget what earlier files of the folder say of the
-/// steps that come again.
+/// A TensorBoard event file, new for every life of rank 0: TFRecords of tensorflow.Event messages, with only the fields
+/// that scalars need. Its start event makes TensorBoard forget the records of earlier files of the folder for steps
+/// that come again.
 class EventFile final : public MetricSink {
  public:
   /// `folder`/events.out.tfevents.SECONDS.HOST.PID.NUMBER, made at the first record.
@@ -23,7 +23,7 @@ class EventFile final : public MetricSink {
   bool begun_ = false;
 };
 
-/// CRC-32C (Castagnoli), as iSCSI and TFRecords have it.
+/// CRC-32C (Castagnoli), as in iSCSI and TFRecords.
 std::uint32_t crc32c(std::string_view bytes) noexcept;
 /// Length, masked checksum of the length, payload, masked checksum of the payload; little-endian.
 std::string tf_record(std::string_view payload);

@@ -4,7 +4,7 @@
 
 namespace troupe {
 
-/// metrics.jsonl: one JSON object a line. A start line voids what stands above it about later steps than its own.
+/// metrics.jsonl: one JSON object a line. A start line voids the lines above it about steps later than its own.
 class JsonLines final : public MetricSink {
  public:
   explicit JsonLines(std::string path) : file_(std::move(path)) {}

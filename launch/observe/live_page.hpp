@@ -13,16 +13,16 @@ namespace troupe {
 /// live_page.html: one page, whole in itself, that asks /records of the server that it came from once a second.
 std::string_view live_page() noexcept;
 
-/// What the live page has to show: the last records of the run, as lines of metrics.jsonl, within so many bytes. Any
+/// The content of the live page: the last records of the run, as lines of metrics.jsonl, within `most_bytes`. Any
 /// thread.
 class LiveRecords {
  public:
   explicit LiveRecords(std::string job_id, std::size_t most_bytes = std::size_t{4} << 20)
       : job_id_(std::move(job_id)), most_(most_bytes) {}
   void add(const MetricRecord& record);
-  /// `{"job_id": …, "life": …, "next": N, "more": …, "records": […]}`: those with a number from `after` on; ask with
-  /// `after=N` the next time. A reader whose `life` was another begins anew: another process is rank 0. The last change
-  /// of membership stays, however old it is. An answer ends after `most_bytes`; there is `more` then.
+  /// `{"job_id": …, "life": …, "next": N, "more": …, "records": […]}`: those with a number from `after` on; the next
+  /// request has `after=N`. A reader of another `life` begins anew: another process is rank 0. The last change of
+  /// membership stays, however old it is. An answer ends after `most_bytes`; there is `more` then.
   std::string from(std::int64_t after, std::size_t most_bytes = std::size_t{256} << 10) const;
 
  private:

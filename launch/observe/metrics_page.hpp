@@ -10,11 +10,11 @@
 
 namespace troupe {
 
-/// A small server on the loopback interface: / is a page that follows the run, /records what it asks for, /metrics
+/// A small server on the loopback interface: / is a page that follows the run, /records its data, /metrics
 /// Prometheus's, the last value of every metric. It has one thread. It answers GET and HEAD, and reads no request's
 /// body. A request is answered if its process is the owner's, or if it has the token: `?token=T`, or `Authorization:
-/// Bearer T`. A wrong token is refused, whichever user sends it. So is a Host that is no name of this machine's
-/// loopback interface: a page from elsewhere may not have its name resolved to here.
+/// Bearer T`. A wrong token is refused from any user. So is a Host that is no name of this machine's loopback
+/// interface: a foreign page may have its name resolved to here.
 ///
 /// At most kPlaces connections are open, kPlacesOfOthers of them by other users; each has kBytesOfRequest for its
 /// request and kSilence between two bytes.
@@ -30,9 +30,9 @@ class MetricsPage final : public MetricSink {
   void write(const MetricRecord& record) override;
   /// For any user's browser: with the token.
   std::string address() const;
-  /// What a scrape would get now, in Prometheus's text format.
+  /// The present answer to a scrape, in Prometheus's text format.
   std::string text() const;
-  /// What the live page would get that asks for the records from number `after` on (LiveRecords).
+  /// The answer to the live page's request for the records from number `after` on (LiveRecords).
   std::string records(std::int64_t after) const;
 
  private:

@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// What MLflow is told of a run when it begins.
+/// The facts of a run for MLflow when the run begins.
 struct MlflowRunInfo {
   std::string uri;  ///< of the tracking server: http://127.0.0.1:5000, https://host/prefix
   std::string experiment = "Default";
@@ -20,7 +20,7 @@ struct MlflowRunInfo {
 };
 
 /// One run on an MLflow server, over its REST API (2.0). Every call waits a few seconds at most. One thread. Everything
-/// throws Error (unavailable) with what the server said.
+/// throws Error(unavailable) with the server's answer.
 ///
 /// MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, are sent along as MLflow's own
 /// clients do: over https, to this machine, or with TROUPE_INSECURE_MLFLOW=1. An answer is read up to kMostBytes.
@@ -28,7 +28,7 @@ class MlflowClient {
  public:
   static constexpr std::size_t kMostBytes = std::size_t{16} << 20;
 
-  /// Throws Error(usage) for a URI that is none, that has a password in it, or to which a password would go in plain
+  /// Throws Error(usage) for an invalid URI, one with a password in it, or one to which a password would go in plain
   /// text. Returns its scheme and host.
   static std::string server_of(const std::string& uri);
   /// Throws as `server_of`.
@@ -37,8 +37,8 @@ class MlflowClient {
   MlflowClient(const MlflowClient&) = delete;
   MlflowClient& operator=(const MlflowClient&) = delete;
 
-  /// Finds the experiment and the run, makes what is missing. A parameter that is another now than in an earlier life
-  /// of the run becomes the tag `now.NAME`: MLflow changes none. Does nothing once it has succeeded.
+  /// Finds the experiment and the run, makes missing ones. A parameter that has changed since an earlier life of the
+  /// run becomes the tag `now.NAME`: MLflow changes none. Does nothing once it has succeeded.
   void begin();
   void log(const std::vector<MetricRecord>& records);
   const MlflowRunInfo& info() const noexcept { return info_; }
@@ -52,7 +52,7 @@ class MlflowClient {
   std::string find_experiment();
   struct FoundRun {
     std::string id;
-    std::map<std::string, std::string> parameters;  // that the server has, and keeps
+    std::map<std::string, std::string> parameters;  // on the server, which keeps them
   };
   FoundRun find_run(const std::string& experiment);
 

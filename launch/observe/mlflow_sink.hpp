@@ -11,22 +11,22 @@
 
 namespace troupe {
 
-/// Records on their way to an MLflow server, from a thread of its own: a server that is slow or away delays nobody.
-/// What it does not take waits, up to kWaiting records, and is tried again every few seconds; then the oldest go.
+/// Records on their way to an MLflow server, from a separate thread: a slow or missing server delays no other part.
+/// Records that it does not take wait, up to kWaiting, and are tried again every few seconds; then the oldest go.
 class MlflowSink final : public MetricSink {
  public:
   static constexpr std::size_t kWaiting = 1024;
   static constexpr std::chrono::seconds kPauseAfterFailure{3};
 
-  /// Throws Error(usage) for a URI that is none.
+  /// Throws Error(usage) for an invalid URI.
   explicit MlflowSink(MlflowRunInfo info);
   ~MlflowSink() override;
   const char* name() const noexcept override { return "MLflow"; }
-  /// What the dead rank 0 had not sent goes now; what it had is the same to the last digit, and the server keeps one.
+  /// Sends the records that the dead rank 0 had not sent. Others are equal to the last digit, and the server keeps one.
   void take_over(const std::vector<MetricRecord>& written) override;
-  /// Throws what the server's last answer was, if that was bad.
+  /// Throws the server's last answer, if that was bad.
   void write(const MetricRecord& record) override;
-  /// Throws Error(unavailable) with how many records did not arrive, why, and which file has them.
+  /// Throws Error(unavailable) with the number of lost records, the reason, and the file that has them.
   void finish(std::chrono::steady_clock::time_point deadline, bool failed) override;
 
  private:

@@ -7,26 +7,26 @@
 
 namespace troupe {
 
-/// What run.json says of a run; empty where it does not.
+/// The facts of a run in run.json; empty if it lacks them.
 struct RunFacts {
   std::string job_id, started, strategy, backend, version, command;
 };
 
-/// What a run's folder holds of it.
+/// The content of a run's folder.
 struct RunHistory {
   std::string folder;
   RunFacts facts;
   /// In the order of the file, of one run: train and validation records that no later start voids, and every start,
   /// event and end. A start at step 0 of a job that begins voids all above it: that was another run in the same folder.
   std::vector<MetricRecord> records;
-  std::vector<std::string> remarks;  ///< what is missing or damaged, a sentence each
+  std::vector<std::string> remarks;  ///< missing or damaged things, a sentence each
 };
 
-/// Reads metrics.jsonl and run.json. What is torn, damaged or missing beside whole records is a remark. Throws
-/// Error(bad_data) naming the file where it is no folder of a run, where not one line is a record, or where
-/// metrics.jsonl is longer than 1 GiB.
+/// Reads metrics.jsonl and run.json. A torn, damaged or missing part beside whole records is a remark. Throws
+/// Error(bad_data) naming the file if it is no folder of a run, if not one line is a record, or if metrics.jsonl is
+/// longer than 1 GiB.
 RunHistory read_run(const std::string& folder);
-/// The same of metrics.jsonl's text, for a run that is read while it goes on: a torn last line is no remark.
+/// The same for metrics.jsonl's text, for a run that goes on meanwhile: a torn last line is no remark.
 class RunLines {
  public:
   /// One line, without its end.

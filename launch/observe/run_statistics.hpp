@@ -9,10 +9,10 @@ namespace troupe {
 
 /// A run in numbers: means over its log intervals, each by its time. Shares are of a step, 0 to 1.
 ///
-/// Left out: the first interval of each life of rank 0 and the first after a change of membership (warm-up, the time
-/// the job stood still), as long as others are there, and intervals with another world size than the last one's.
+/// Left out are the first interval of each life of rank 0 and after each change of membership, if there are others:
+/// they have warm-up and standstill. Intervals with another world size than the last one's are left out, too.
 struct RunNumbers {
-  int world_size = 0;          ///< at the end; 0: the records do not say
+  int world_size = 0;          ///< at the end; 0: the records lack it
   std::int64_t intervals = 0;  ///< that the means are over; 0: there are none, and all else here is 0
   std::int64_t left_out = 0;
   std::int64_t steps = 0;  ///< at the end of the run
@@ -26,11 +26,11 @@ struct RunNumbers {
   double buckets = 0, bucket_mib = 0;          ///< a step's; a bucket's
   double loader_queue = 0, reducer_queue = 0;  ///< waiting batches, buckets; mean over time
   std::vector<SectionTimes> ranks;             ///< by rank, a step's
-  std::vector<std::string> hosts;              ///< by rank, where the records say
+  std::vector<std::string> hosts;              ///< by rank, if the records have them
   std::int64_t slow_intervals = 0;             ///< of `intervals`, those with a slow rank
   double skipped = 0;                          ///< share of all steps of the run
   std::int64_t membership_changes = 0;         ///< after the first
-  double stalled_s = 0;                        ///< by them; no more than that where rank 0 was replaced
+  double stalled_s = 0;                        ///< by them; a lower bound if rank 0 was replaced
   double wall_s = 0;                           ///< from the first to the last record
   bool has_split = false;                      ///< the records have forward, backward and so on: older ones do not
   double communication() const noexcept { return exposed + collectives; }  ///< that is not hidden

@@ -8,18 +8,18 @@
 
 namespace troupe {
 
-/// What a run warns of while it trains: communication, a loader that is too slow, ranks that are unequal, by the
-/// numbers and in the words of `troupe report` (advise); and of metrics of the program's own that are not finite. Each
-/// cause once in a life of rank 0, with its remedy.
+/// Warnings of a run while it trains, by the numbers and in the words of `troupe report` (advise): communication, a
+/// slow loader, unequal ranks. It also warns of metrics of the program that are not finite. Each cause once in a life
+/// of rank 0, with its remedy.
 ///
 /// It looks at log intervals, not at steps: the last `window` of them since the job began, or its membership changed.
-/// The first of these is warm-up. Runs too short for a number to mean something are not judged. Pure.
+/// The first of these is warm-up. Runs that are too short for meaningful numbers are not judged. Pure.
 class RunWarnings {
  public:
   struct Options {
     std::size_t window = 10;   ///< intervals
-    std::size_t at_least = 3;  ///< of them, after the warm-up, before anything is said
-    double seconds = 5;        ///< and that these have taken
+    std::size_t at_least = 3;  ///< of them, after the warm-up, before any warning
+    double seconds = 5;        ///< and their least duration
   };
   RunWarnings() = default;
   explicit RunWarnings(Options options) : options_(options) {}

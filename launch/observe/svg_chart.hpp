@@ -6,17 +6,17 @@
 
 namespace troupe {
 
-/// `text` as it may stand in HTML, in an attribute, too: what has a meaning there escaped, control characters shown as
+/// `text` for HTML, in an attribute, too: characters with a meaning there are escaped, and control characters become
 /// spaces.
 std::string html_escaped(std::string_view text);
-/// With as many digits as say something: `0.0123`, `12.3`, `12345`; `-` for what is no number.
+/// With all significant digits: `0.0123`, `12.3`, `12345`; `-` for NaN and infinity.
 std::string short_number(double value);
 /// `850 ms`, `12.3 s`, `4 min 10 s`, `3 h 20 min`.
 std::string duration_text(double seconds);
 
 struct ChartLine {
   std::string name;
-  std::vector<std::pair<double, double>> points;  ///< (x, y), x not falling; what is not finite leaves a gap
+  std::vector<std::pair<double, double>> points;  ///< (x, y), x not falling; a y that is not finite leaves a gap
   bool dots = false;                              ///< no line between them
 };
 struct ChartMark {
@@ -31,7 +31,7 @@ struct Chart {
 };
 
 /// An inline SVG; of more than a thousand points in a line the mean, least and largest of neighbours are drawn. A
-/// sentence where there is nothing to draw. All text is escaped.
+/// sentence if there is nothing to draw. All text is escaped.
 std::string svg_chart(const Chart& chart);
 
 struct BarPart {

@@ -7,17 +7,17 @@
 
 namespace troupe {
 
-/// What the live page shows, as lines for a terminal of so many columns and rows: ASCII, no line longer. `now`: seconds
-/// since 1970. Pure.
+/// The content of the live page, as lines for a terminal of this size: ASCII, no line longer. `now`: seconds since
+/// 1970. Pure.
 std::string top_screen(const std::string& folder, const std::vector<MetricRecord>& records, std::size_t columns,
                        std::size_t rows, double now);
 
-/// The levels of `values`, the last `width` of them, as characters from low to high; a blank for what is no number.
+/// The levels of `values`, the last `width` of them, as characters from low to high; a blank for NaN or infinity.
 std::string spark_line(const std::vector<double>& values, std::size_t width);
 
-/// `troupe top [RUN | --port N] [--once]`; `words` is what follows `top`. On a terminal the screen is drawn anew each
+/// `troupe top [RUN | --port N] [--once]`; `words` are those after `top`. On a terminal the screen is drawn anew each
 /// second until the run has ended; elsewhere, or with --once, once. Returns the exit code. Throws Error(usage),
-/// Error(bad_data) for what is no run, Error(unavailable) where nobody answers on the port.
+/// Error(bad_data) for a folder that is no run's, Error(unavailable) if no process answers on the port.
 int top_command(const std::vector<std::string>& words);
 
 }  // namespace troupe

@@ -11,7 +11,7 @@
 
 namespace troupe {
 
-/// What a trace says of one rank beside its events.
+/// A trace's facts of one rank beside its events.
 struct TraceRank {
   int rank = 0;
   std::string host;
@@ -20,17 +20,17 @@ struct TraceRank {
 };
 
 /// A run's trace: `trace.json` of all ranks, and for HolisticTraceAnalysis, which wants a file of each,
-/// `trace/rank-0.json` …. Written under other names first: what has the name is whole. Where a write fails, what there
-/// is of it goes and `problem` says why; nothing throws.
+/// `trace/rank-0.json` …. Written under other names first: a file with its final name is whole. If a write fails, its
+/// part is removed and `problem` has the reason; nothing throws.
 class TraceFile {
  public:
-  /// Removes what an earlier trace left in `run_dir`.
+  /// Removes an earlier trace in `run_dir`.
   TraceFile(std::string run_dir, std::string job_id, ProfileSetting window, int world_size);
   ~TraceFile();
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
-  /// `events` as a TracePart has them; ranks in any order.
+  /// `events` as in TracePart; ranks in any order.
   void add(const TraceRank& rank, const std::string& events);
   /// Both names are there when it returns, if there is no problem.
   void finish();
@@ -53,8 +53,8 @@ class TraceFile {
 std::string write_trace_of_rank(const std::string& run_dir, const TraceRank& rank, int world_size,
                                 const std::string& events);
 
-/// What is said of it at the end, in a line: ranks, steps, overlap, how well the clocks fit, who was not there all the
-/// time, what was dropped. `began_with`: ranks of the job when it began.
+/// A line about it at the end: ranks, steps, overlap, how well the clocks fit, ranks that were absent at times, dropped
+/// events. `began_with`: ranks of the job when it began.
 std::string describe_trace(const std::string& path, const ProfileSetting& window, const std::vector<TraceRank>& ranks,
                            int began_with);
 

@@ -3,7 +3,7 @@
 
 namespace troupe {
 
-/// What tells this program from every other build: the linker's build id, else a hash of the program's file.
+/// Distinguishes this program from every other build: the linker's build id, else a hash of the program's file.
 /// Hexadecimal; any thread.
 std::string program_build_id();
 

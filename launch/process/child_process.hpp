@@ -8,11 +8,11 @@
 
 namespace troupe {
 
-/// A process that we started and watch. One thread only, which outlives it: PDEATHSIG fires when the thread that forked
+/// A process that we started and watch. One thread only, which outlives it: PDEATHSIG fires when the forking thread
 /// ends.
 ///
-/// The child is in a process group of its own (a Ctrl-C on the terminal reaches it through us), dies with us whatever
-/// happens to us, reads nothing, and writes into pipes.
+/// The child has its own process group (a Ctrl-C on the terminal reaches it through us), dies with us in every case,
+/// reads nothing, and writes into pipes.
 class ChildProcess {
  public:
   struct Options {
@@ -33,7 +33,7 @@ class ChildProcess {
   void close_stdout();
   void close_stderr();
   void close_stdin();
-  /// Where its standard input was kept open; lost if it does not read.
+  /// If its standard input was kept open; lost if it does not read.
   void write_stdin(const std::string& text) const;
   /// To the child's process group, if it is still there.
   void signal(int number) const;
@@ -51,7 +51,7 @@ class ChildProcess {
 std::string describe_wait_status(int status);
 /// The shell's convention: the exit code, or 128 + signal.
 int exit_code_of_wait_status(int status);
-/// The executable that `name` means (PATH searched if it has no slash). Throws Error(unavailable).
+/// The executable for `name` (PATH searched if it has no slash). Throws Error(unavailable).
 std::string find_program(const std::string& name);
 
 }  // namespace troupe

@@ -4,7 +4,7 @@
 
 namespace troupe {
 
-/// `text` for an error message on a terminal: whatever is not printable ASCII as \xNN, and at most `most` characters of
+/// `text` for an error message on a terminal: all but printable ASCII as \xNN, and at most `most` characters of
 /// it.
 inline std::string displayable(std::string_view text, std::size_t most = 60) {
   constexpr char kDigits[] = "0123456789abcdef";

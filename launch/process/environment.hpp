@@ -10,7 +10,7 @@ namespace troupe {
 
 /// A process's place in its job, from the environment that our launcher or torchrun sets.
 struct RankEnvironment {
-  bool launched = false;  ///< false: nobody launched this process, it is alone
+  bool launched = false;  ///< false: no launcher started this process, it is alone
   int rank = 0;
   int slot = 0;  ///< TROUPE_SLOT, else the rank: ranks may change during a job, a process's slot does not
   std::uint64_t incarnation = 0;  ///< TROUPE_INCARNATION: this life of the slot; 0: not given
@@ -23,8 +23,8 @@ struct RankEnvironment {
   std::string
       coordinator_host;  ///< TROUPE_COORDINATOR=host:port, from our launcher; empty: rank 0 hosts the coordinator
   std::uint16_t coordinator_port = 0;
-  /// TROUPE_ADDRESS: where this node's ranks listen for the others. Empty: there are other nodes, and it is not said:
-  /// the address from which master_addr is reached.
+  /// TROUPE_ADDRESS: the address of this node's ranks for the others. Empty: there are other nodes, and it is not
+  /// given: the address from which master_addr is reached.
   std::string interface_address = "127.0.0.1";
   std::string keys;  ///< TROUPE_KEYS: a folder with the job's keys; empty: no TLS
   bool insecure =
@@ -32,8 +32,8 @@ struct RankEnvironment {
   bool recovery = true;     ///< TROUPE_RECOVERY=0: the first rank that is lost ends the job
   bool start_over = false;  ///< TROUPE_START_OVER=1: the job lost its state and begins anew from its last checkpoint
   bool restarted = false;   ///< torchrun has started the job again
-  /// From our launcher TROUPE_JOB_ID, TROUPE_RUN_DIR (its logs are there), TROUPE_RUN and TROUPE_CHECKPOINT; of
-  /// another's only the job's id, TORCHELASTIC_RUN_ID.
+  /// From our launcher TROUPE_JOB_ID, TROUPE_RUN_DIR (its logs are there), TROUPE_RUN and TROUPE_CHECKPOINT; from
+  /// another launcher only the job's id, TORCHELASTIC_RUN_ID.
   RunOfJob run;
   std::string node = "localhost";  ///< ranks of one node may share memory
 };

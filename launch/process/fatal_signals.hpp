@@ -2,9 +2,9 @@
 
 namespace troupe {
 
-/// From here on, a signal that ends this process by a fault of its own (SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE) first
-/// writes the stack of the thread that it met, its name, and what AbsentMemory knows of the address, to standard error;
-/// the process then ends by that signal as it would have. Any thread, once. Does nothing under a sanitizer, which says
+/// From here on, a signal of a fault in this process (SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE) first writes to
+/// standard error the stack of its thread, its name, and AbsentMemory's explanation of the address. The process
+/// then ends by that signal as it would have. Any thread, once. Does nothing under a sanitizer, which reports
 /// more.
 void tell_fatal_signals();
 

@@ -5,7 +5,7 @@
 
 namespace troupe {
 
-/// What printf would print, of at most 511 characters.
+/// The output of printf, at most 511 characters.
 [[gnu::format(printf, 1, 2)]] inline std::string formatted(const char* pattern, ...) {
   char text[512];
   va_list arguments;

@@ -13,9 +13,9 @@ class OutputLines {
   /// `overwrite`: the line ended with a carriage return.
   using Line = std::function<void(std::string_view text, bool overwrite)>;
   void feed(std::string_view bytes, const Line& line);
-  void finish(const Line& line);  ///< the stream ended: what is left is a line
-  /// Feeds what a non-blocking `fd` has now. False once the stream has ended: then what was left is a line, and the fd
-  /// may be closed.
+  void finish(const Line& line);  ///< the stream ended: the rest is a line
+  /// Feeds the present data of a non-blocking `fd`. False once the stream has ended: then the rest was a line, and the
+  /// fd may be closed.
   bool drain(int fd, const Line& line);
 
  private:

@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-/// A program that is spoken to in lines, like an agent on another host through ssh. It is in our process group. With
+/// A program that we talk to in lines, like an agent on another host through ssh. It is in our process group. With
 /// this object its standard input ends; if it does not end within a second after that, it is killed. One thread at a
 /// time.
 class PipedCommand {
@@ -28,7 +28,7 @@ class PipedCommand {
   std::optional<std::string> read_line(Clock::time_point deadline);
   /// Closes its standard input, waits for its end, then kills it. Its wait status.
   int finish(Clock::time_point deadline);
-  /// The end of what it has said on standard error.
+  /// The end of its standard error.
   const std::string& errors() const noexcept { return errors_; }
 
  private:

@@ -2,10 +2,10 @@
 
 namespace troupe {
 
-/// Makes sure, at the start of a process, that the system will give it so many threads. A limit that is too low
+/// Makes sure, at the start of a process, that the system will give it this many threads. A limit that is too low
 /// otherwise shows in the middle of a library that ends the process without a reason. Throws Error(unavailable) that
-/// names the limits. What runs out later all the same, in a thread where nobody can catch it, ends the process with a
-/// line that says so and exit code 69.
+/// names the limits. If threads still run out later, in a thread without a handler, the process ends with a line about
+/// it and exit code 69.
 void require_threads(int count);
 
 }  // namespace troupe

@@ -3,13 +3,13 @@
 
 namespace troupe {
 
-/// What the parts of a job know of its run.
+/// A job's facts of its run, for all its parts.
 struct RunOfJob {
   std::string job_id;      ///< of this life
   std::string folder;      ///< empty: none
   std::string run_id;      ///< of the run's first life
-  std::string checkpoint;  ///< that this life goes on from; empty: the program says
-  std::string outline;     ///< what all nodes have to have alike (job_outline.hpp); empty: there is one node
+  std::string checkpoint;  ///< from which this life goes on; empty: the program decides
+  std::string outline;     ///< must be the same on all nodes (job_outline.hpp); empty: there is one node
 
   /// A line each, and back. Throws Error(bad_data) for another number of lines.
   std::string to_text() const;

@@ -6,7 +6,7 @@ namespace troupe {
 /// A new folder, which is removed with this object.
 class ScratchFolder {
  public:
-  /// Below the system's folder for such, with `name` in its own. Throws Error(io).
+  /// Below the system's folder for temporary files, with `name` in its own. Throws Error(io).
   explicit ScratchFolder(const std::string& name);
   ~ScratchFolder();
   ScratchFolder(const ScratchFolder&) = delete;

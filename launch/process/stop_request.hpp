@@ -6,8 +6,8 @@
 
 namespace troupe {
 
-/// Which signals ask for an end, and which for one at once. `timeout` and Slurm send the same signal to a process and
-/// to its group: twice within a second it is one request. Any thread; safe in a signal handler.
+/// Decides which signals ask for an end, and which for one at once. `timeout` and Slurm send the same signal to a
+/// process and to its group: twice within a second it is one request. Any thread; safe in a signal handler.
 class StopRequest {
  public:
   using Clock = std::chrono::steady_clock;

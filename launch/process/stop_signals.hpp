@@ -7,7 +7,7 @@
 namespace troupe {
 
 /// Those of SIGINT, SIGTERM and SIGHUP that were not ignored when the program started (nohup, background jobs), and
-/// SIGCHLD, as a file to poll. Make it before any thread: threads inherit what it blocks.
+/// SIGCHLD, as a file to poll. Make it before any thread: threads inherit the blocked signals.
 class StopSignals {
  public:
   /// A request to stop; signal 0: none.
@@ -39,11 +39,11 @@ bool is_ignored(int number);
 /// SIGTERM for 15.
 std::string signal_name(int number);
 
-/// When a job that has so much time left is asked to stop, so that it has saved before: 2 minutes before the end, or a
-/// fifth of the time if that is less.
+/// The time after which a job with `left` to go is asked to stop, so that it has saved before: 2 minutes before the
+/// end, or a fifth of the time if that is less.
 std::chrono::milliseconds time_to_stop(std::chrono::milliseconds left);
 
-/// Lines on standard error: what a first request does and how to stop at once, and that a second one has done so.
+/// Lines on standard error: the effect of a first request and how to stop at once, and that a second one has done so.
 void say_stopping(const StopSignals::Request& request);
 void say_leaving(int number);
 void say_ended_at_once(int number);

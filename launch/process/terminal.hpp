@@ -14,11 +14,11 @@ bool shows_bars(int fd);
 bool shows_colours(int fd);
 /// A line for a terminal: a progress bar's filled part, a rank's label, `warning:` and `error:` in colours. Pure.
 std::string with_colours(std::string_view line);
-/// The same where `fd` shows colours, else the line as it is.
+/// The same if `fd` shows colours, else the line as it is.
 std::string tinted(std::string_view line, int fd);
-/// Its width now; where it is no terminal COLUMNS, else 80.
+/// Its width now; if it is no terminal COLUMNS, else 80.
 std::size_t terminal_columns(int fd);
-/// That of a page of help: the terminal's, at most 100; 80 where it is no terminal.
+/// That of a page of help: the terminal's, at most 100; 80 if it is no terminal.
 std::size_t help_columns(int fd);
 /// A page of help on standard output, its lines wrapped there.
 void print_help(const char* page);

@@ -10,7 +10,7 @@ namespace troupe {
 /// long.
 std::string wrapped(const std::string& lead, std::size_t indent, std::string_view text, std::size_t columns);
 
-/// A page of help whose lines are `  flags   text`: those that are too long are wrapped, in the column of their text.
+/// A page of help whose lines are ` flags text`: long ones are wrapped, in the column of their text.
 std::string wrapped_page(std::string_view page, std::size_t columns);
 
 }  // namespace troupe

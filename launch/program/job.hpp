@@ -22,12 +22,12 @@ struct Job {
   std::function<Datasets(const Config&)> data;                             ///< opens it, on each rank alike; needed
   /// Training and validation; `model` is in train or eval mode accordingly.
   std::function<Loss(torch::nn::Module& model, const Batch& batch, const Config&)> loss;
-  /// Default: the optimizer that the config names, with weight decay as `groups` and the config's no_decay have it.
+  /// Default: the optimizer that the config names, with weight decay by `groups` and the config's no_decay.
   std::function<std::unique_ptr<Optimizer>(const torch::nn::Module& model, const Config&)> optimizer;
-  /// What the program does at the places of the loop. Called once on each rank, after distribute: the place for
-  /// rank.state. What is captured by copy is each rank's own, also of simulated ranks.
+  /// The program's functions for the places of the loop. Called once on each rank, after distribute: the place for
+  /// rank.state. Objects captured by copy are each rank's own, also of simulated ranks.
   std::function<Callbacks(Rank& rank, torch::nn::Module& model)> callbacks;
-  /// Parameters with a rate and a weight decay of their own, for the default optimizer; may be empty.
+  /// Parameters with a separate rate and weight decay, for the default optimizer; may be empty.
   std::function<ParameterRules(const Config&)> groups;
   /// As Rank::schedule; empty: the config's.
   std::function<double(std::int64_t step, std::int64_t total_steps, const Config&)> schedule;
@@ -35,11 +35,11 @@ struct Job {
   std::function<void(Config&)> declare;
 };
 
-/// Runs the job as this process's place in it says; returns the exit code. `--help`, `--ranks 4`, `--resume latest` and
-/// so on all work.
+/// Runs the job by this process's place in it; returns the exit code. `--help`, `--ranks 4`, `--resume latest` and so
+/// on all work.
 int run(const Job& job, int argc, char** argv);
 
-/// Throws Error(usage) for a job without a part that is needed.
+/// Throws Error(usage) for a job that lacks a needed part.
 void check_parts(const Job& job);
 
 /// Sees a rank's training from its thread. Either may be empty.

@@ -47,11 +47,11 @@ class JobPart<Result(Args...)> {
   std::function<Result(Args..., const Config&)> call_;
 };
 
-/// What a module holder (TORCH_MODULE) holds; a module class itself.
+/// The module type of a module holder (TORCH_MODULE); a module class itself.
 template <class Net>
 struct ModuleOf {
   using Type = Net;
-  using Handle = std::shared_ptr<Net>;  ///< what owns it
+  using Handle = std::shared_ptr<Net>;  ///< the owner
 };
 template <class Net>
 requires requires { typename Net::ContainedType; }
@@ -61,8 +61,8 @@ struct ModuleOf<Net> {
 };
 
 /// A Job whose model is a Net: a module holder, or a class derived from torch::nn::Module. Every part is a function
-/// with or without the config or the rank as its last argument, or, as data mostly is, a value. A value is one for all
-/// simulated ranks. Converts to a Job.
+/// with or without the config or the rank as its last argument, or, as data mostly is, a value. All simulated ranks
+/// share a value. Converts to a Job.
 ///
 ///     return troupe::run<Net>(argc, argv, {
 ///         .data = troupe::Datasets{train, held_out},

@@ -15,14 +15,14 @@ struct RankEnd {
   int code = 0;
 };
 
-/// One life of a rank on the calling thread: its actors, the program's body, and how it ended. Throws nothing.
+/// One life of a rank on the calling thread: its actors, the program's body, and its end. Throws nothing.
 RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSystemOptions& options,
                  const std::function<void(Rank&)>& body);
 
-/// What the rank at this place gets of the config.
+/// The options of the rank at this place, from the config.
 RankSystemOptions options_of(const Config& config, const RankEnvironment& place, at::Device device);
 
-/// Where a rank's last collectives go if somebody hangs; empty: the run has no folder.
+/// The file for a rank's last collectives after a hang; empty: the run has no folder.
 std::string ledger_path(const Config& config, const RankEnvironment& place, int slot);
 
 }  // namespace troupe

@@ -15,7 +15,7 @@
 
 namespace troupe {
 
-/// A fault that comes when a rank's thread comes by a place of fault_point.
+/// A fault that comes when a rank's thread comes to a place of fault_point.
 struct PlacedFault {
   std::string place;
   std::int64_t step = 0;
@@ -24,20 +24,20 @@ struct PlacedFault {
   std::function<void()> comes = {};  ///< called as it comes, if not empty; waits for nothing
 };
 
-/// What a process is to a rank, for a rank that shares one with others: what can be killed and stopped.
+/// The process of a rank that shares one with others: it can be killed and stopped.
 ///
-/// A thread can't be killed, but until it comes to something that others see (a collective, a message, a file) nobody
-/// can tell. So a kill makes the supervisor silent and breaks the rank's communicators at once, and the rank's threads
-/// end by an exception at the next such place. The proof of its death, RankExited, comes when they have ended. A stop
-/// holds the supervisor up, and with it the heartbeats, and each thread at its next fault point. Any thread.
+/// A thread can't be killed, but its life is visible to others only at a collective, a message or a file. So a kill
+/// makes the supervisor silent and breaks the rank's communicators at once, and the rank's threads end by an exception
+/// at the next such place. The proof of its death, RankExited, comes when they have ended. A stop holds up the
+/// supervisor, and with it the heartbeats, and each thread at its next fault point. Any thread.
 class SimulatedProcess final : public FaultWatch {
  public:
-  /// `longer`: each step takes so much longer.
+  /// `longer`: each step takes this much longer.
   explicit SimulatedProcess(ProcessId id, std::vector<PlacedFault> faults = {}, std::chrono::microseconds longer = {})
       : id_(id), longer_(longer), faults_(std::move(faults)) {}
 
   const ProcessId& id() const noexcept { return id_; }
-  /// What ChaosKind::leave does: a notice of its agent to the coordinator.
+  /// The effect of ChaosKind::leave: a notice of its agent to the coordinator.
   void on_leave(std::function<void()> leave) { leave_ = std::move(leave); }
   void set_supervisor(const RankSupervisorActor& supervisor);
   /// As hurt_this_process; on the supervisor's thread, which `stop` holds up.

@@ -6,16 +6,16 @@
 
 namespace troupe {
 
-/// What the settings say about a run.
+/// The settings about a run.
 struct RunSettings {
   std::string run_dir = kNewRunFolder;         ///< kNewRunFolder: not given; empty: none
   std::string checkpoint_dir = kNewRunFolder;  ///< kNewRunFolder: not given
-  /// Empty: a new run. `latest`: where neither folder is given, the newest checkpoint of this program's newest run
-  /// below runs/; otherwise the newest in the folder given. `auto`: as latest where there is one, else a new run. RUN
-  /// or RUN@STEP: a run's folder, or its name below runs/. A checkpoint's path, or that of a folder of them; its name
+  /// Empty: a new run. `latest`: if neither folder is given, the newest checkpoint of this program's newest run below
+  /// runs/; otherwise the newest in the folder given. `auto`: as latest if there is one, else a new run. RUN or
+  /// RUN@STEP: a run's folder, or its name below runs/. Also a checkpoint's path, that of a folder of them, or its name
   /// in checkpoint_dir, `best` among them.
   std::string resume;
-  bool validate_only = false;   ///< what `resume` names is only read: by a run apart, with a folder that is new
+  bool validate_only = false;   ///< the run in `resume` is only read: by a separate run, with a new folder
   bool asked_to_resume = true;  ///< false: the program wants an earlier run without a --resume
 };
 
@@ -23,23 +23,23 @@ struct RunSettings {
 struct RunChoice {
   std::string id;              ///< that of the run's first life
   std::string folder;          ///< empty: none
-  std::string checkpoint_dir;  ///< where its checkpoints go
+  std::string checkpoint_dir;  ///< for its checkpoints
   std::string resume;          ///< for choose_checkpoint; empty: it is a new run
   bool is_new_folder = false;  ///< the folder was chosen for it
-  bool is_apart = false;       ///< it reads another run's checkpoint, and is none to go on from: not runs/latest
-  std::string note;            ///< what a person should know of the choice; may be empty
+  bool is_apart = false;       ///< it reads another run's checkpoint, and is not to be resumed: not runs/latest
+  std::string note;            ///< for the user, about the choice; may be empty
 };
 
-/// Looks for the run below the working directory. `fresh`: who the job is if its run is a new one. `program`: what is
-/// run; of its path only the file's name counts. Throws Error(usage) where `resume` names nothing that is there,
-/// or validate_only would write into another run's folder, Error(unavailable) where there is no checkpoint for
+/// Looks for the run below the working directory. `fresh`: the job's identity if its run is a new one. `program`: the
+/// path of the program, of which only the file's name counts. Throws Error(usage) if `resume` names nothing that is
+/// there, or validate_only would write into another run's folder, Error(unavailable) if there is no checkpoint for
 /// `latest`.
 RunChoice choose_run(const RunSettings& settings, const RunIdentity& fresh, const std::string& program);
 
-/// `checkpoint_dir`, or the place for checkpoints in a run's folder where that is kNewRunFolder.
+/// `checkpoint_dir`, or the place for checkpoints in a run's folder if that is kNewRunFolder.
 std::string checkpoint_folder(const std::string& checkpoint_dir, const std::string& run_folder);
 
-/// The id of the run whose folder this is, as run.json says. Nothing: it is no run's.
+/// The id of the run of this folder, from run.json. Nothing: it is no run's.
 std::optional<std::string> run_id_in(const std::string& folder);
 
 }  // namespace troupe

@@ -6,13 +6,13 @@
 
 namespace troupe {
 
-/// A run folder's run.json as it lies there; empty where there is none, a link, or no regular file of at most 1 MiB.
+/// A run folder's run.json as it is; empty if there is none, a link, or no regular file of at most 1 MiB.
 std::string read_run_json(const std::string& folder);
-/// The same, parsed: null where there is none, no object where it can't be parsed.
+/// The same, parsed: null if there is none, no object if it can't be parsed.
 nlohmann::json run_facts(const std::string& folder);
-/// Of another file of at most 16 MiB, or what a link leads to.
+/// Of another file of at most 16 MiB, or the target of a link.
 nlohmann::json read_json_file(const std::filesystem::path& path);
-/// A member that is text, else empty; of anything.
+/// A member that is text, else empty; `object` may be any value.
 std::string text_of(const nlohmann::json& object, const char* key);
 
 }  // namespace troupe

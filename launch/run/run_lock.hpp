@@ -10,18 +10,18 @@ namespace troupe {
 /// A run's folder, which one living job at a time may have: by a FolderLock on the file `lock` in it.
 class RunLock {
  public:
-  /// Does nothing yet. `is_new`: the folder was chosen for this run, and the user is to hear of it. `begins`: a new
-  /// run, which is refused another's records. An empty name is no folder.
+  /// Does nothing yet. `is_new`: the folder was chosen for this run, and the user gets its name. `begins`: a new run,
+  /// which is refused another's records. An empty name is no folder.
   explicit RunLock(std::string folder, bool is_new = false, bool begins = false)
       : folder_(std::move(folder)), is_new_(is_new), begins_(begins) {}
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  /// Makes the folder and locks it; later calls do nothing. One thread. Throws Error(unavailable) where another job has
+  /// Makes the folder and locks it; later calls do nothing. One thread. Throws Error(unavailable) if another job has
   /// it, with host and process, Error(usage) for runs/latest itself and for another run's records, Error(io).
   void take();
-  /// The job has ended by a mistake of the user: where take() has made the folder for this run, and there is nothing in
-  /// it but logs with the refusal of a setting, which is on the screen, it goes.
+  /// The job has ended by a mistake of the user. Removes the folder if take() made it for this run, and it has only
+  /// logs with the refusal of a setting, which is on the screen.
   void remove_unused();
 
  private:
@@ -30,12 +30,12 @@ class RunLock {
   std::unique_ptr<FolderLock> lock_;
 };
 
-/// Lets runs/latest, a relative symbolic link, point to `folder`, where that lies in runs/. `slot`: several processes
-/// may do it at once. A problem is one line on standard error.
+/// Lets runs/latest, a relative symbolic link, point to `folder`, if that lies in runs/. `slot`: several processes may
+/// do it at once. A problem is one line on standard error.
 void point_latest_to(const std::string& folder, int slot);
 
-/// Throws Error(usage) where `folder` holds the records of a run, metrics.jsonl. A run that failed before its first
-/// record has left none.
+/// Throws Error(usage) if `folder` holds the records of a run, metrics.jsonl. A run that failed before its first record
+/// has left none.
 void refuse_records_in(const std::string& folder);
 
 }  // namespace troupe

@@ -23,7 +23,7 @@ struct SentToPeer {
   std::string type;                ///< of its first value, without its namespaces
   std::chrono::nanoseconds at{0};  ///< on the actor's clock
   caf::message content;
-  /// Its value. Throws Error(mismatch) where it is of another type.
+  /// Its value. Throws Error(mismatch) if it is of another type.
   template <class T>
   const T& as() const {
     if (!content.match_elements<T>()) throw Error(ErrorCode::mismatch, to, "it was sent a " + type);
@@ -31,8 +31,8 @@ struct SentToPeer {
   }
 };
 
-/// What ActorAlone is made of, whatever the actor's type: an actor system that runs on the calling thread, when it is
-/// asked to, and a clock that stands still. Not for tests by itself.
+/// The base of ActorAlone, for any type of actor: an actor system that runs on the calling thread, on request, and a
+/// clock that stands still. Not for tests by itself.
 class ActorStage {
  public:
   ActorStage();
@@ -42,13 +42,13 @@ class ActorStage {
 
   /// The actor system.
   caf::actor_system& system() noexcept;
-  /// Notes when `actor` ends; `reason` is then asked why.
+  /// Notes when `actor` ends; `reason` then gives the reason.
   void watch(const caf::strong_actor_ptr& actor, std::function<std::string()> reason);
-  /// A peer of that name, which keeps what it is sent.
+  /// A peer of that name, which keeps its messages.
   caf::strong_actor_ptr peer(const std::string& name);
   /// Runs until there is nothing to do.
   void run();
-  /// Moves the clock on, and runs what is due.
+  /// Moves the clock on, and runs the due work.
   void advance(std::chrono::nanoseconds time);
   /// The time that has passed on the clock.
   std::chrono::nanoseconds time() const;
@@ -69,8 +69,8 @@ class ActorStage {
   const std::unique_ptr<State> state_;
 };
 
-/// One typed actor by itself, for tests of its behavior: nothing runs but when the test says so, on the test's thread,
-/// and time passes by `advance` alone. What it sends goes to peers, which write it down.
+/// One typed actor by itself, for tests of its behavior: it runs only when the test requests it, on the test's thread,
+/// and time passes only by `advance`. Its messages go to peers, which record them.
 ///
 ///     ActorAlone<AverageActor> alone(average_behavior);
 ///     const auto averaged = alone.ask(Average{communicator, copy});
@@ -81,7 +81,7 @@ template <class Handle>
 class ActorAlone {
  public:
   /// `make_behavior(pointer to the actor)` returns its behavior, as for OwnActor. `make_behavior(pointer, alone)`: for
-  /// an actor that is made with addresses of others (`alone.template peer<OtherActor>("other")`).
+  /// an actor that needs addresses of others when it is made (`alone.template peer<OtherActor>("other")`).
   template <class Behavior>
   explicit ActorAlone(Behavior make_behavior) {
     auto failure = std::make_shared<std::string>();
@@ -114,9 +114,9 @@ class ActorAlone {
   ActorAlone(const ActorAlone&) = delete;
   ActorAlone& operator=(const ActorAlone&) = delete;
 
-  /// Sends it a message, runs until there is nothing to do, and returns the answer. Throws Error(user) with what the
-  /// handler threw, Error(timeout) where no answer has come: `advance` may bring it, and ``sent` has it then. A request
-  /// of its own to a peer is never answered.
+  /// Sends it a message, runs until there is nothing to do, and returns the answer. Throws Error(user) with the
+  /// handler's exception, Error(timeout) if no answer has come: `advance` may bring it, and `sent` has it then. The
+  /// actor's own requests to a peer are never answered.
   template <class Question>
   auto ask(Question&& question) {
     using Answer = typename caf::response_type<typename Handle::signatures, std::decay_t<Question>>::tuple_type;
@@ -135,16 +135,16 @@ class ActorAlone {
   /// Time passes: delayed messages and timeouts that are due come, in their order.
   void advance(std::chrono::nanoseconds time) { stage_.advance(time); }
 
-  /// An address to give to it: what is sent there is in `sent`. The same for the same name.
+  /// An address for it: messages to this address are in `sent`. The same for the same name.
   template <class Other = caf::actor>
   Other peer(const std::string& name) {
     return caf::actor_cast<Other>(stage_.peer(name));
   }
-  /// All that it has sent to peers so far.
+  /// All its messages to peers so far.
   const std::vector<SentToPeer>& sent() const noexcept { return stage_.sent(); }
   std::chrono::nanoseconds time() const { return stage_.time(); }         ///< that has passed since it was made
   bool ended() const noexcept { return stage_.ended(); }                  ///< it has quit, or a handler threw
-  const std::string& reason() const noexcept { return stage_.reason(); }  ///< of its end; what a handler threw
+  const std::string& reason() const noexcept { return stage_.reason(); }  ///< of its end; a handler's exception
   /// The actor's handle.
   const Handle& handle() const noexcept { return handle_; }
 

@@ -32,9 +32,9 @@ struct ScheduledThread {
   std::atomic<pid_t> tid{0};  ///< the kernel's number, once it runs
 };
 
-/// Who runs, who waits for what, and what time it is. All calls but `wake` and `begin` come from the
-/// thread that has the baton. Its own lock is a spin lock: it is held for some instructions, and no call that it makes
-/// is one of those that hand on.
+/// The threads that run and wait, and the time. All calls but `wake` and `begin` come from the thread that has the
+/// baton. Its own lock is a spin lock: it is held for some instructions, and makes none of the calls that hand on the
+/// baton.
 class Baton {
  public:
   using Time = std::chrono::nanoseconds;
@@ -44,7 +44,7 @@ class Baton {
 
   /// The schedule of this process, if it governs the calling thread; else nullptr.
   static Baton* mine() noexcept;
-  /// The schedule of this process, whichever thread asks; nullptr: there is none.
+  /// The schedule of this process, for any thread; nullptr: there is none.
   static Baton* any() noexcept;
   void adopt_caller();
   void release();
@@ -53,7 +53,7 @@ class Baton {
   void may_hand_on();
   /// Another that is ready runs first; if none is, time passes.
   void yield();
-  /// Until woken by this address, or the deadline is there: false. `before` is called when the thread counts as waiting
+  /// Waits until woken by this address; false: the deadline came. `before` is called when the thread counts as waiting
   /// and still has the baton.
   template <class Before>
   bool wait(const void* address, const char* call, Time deadline, Before before) {
@@ -64,12 +64,12 @@ class Baton {
   bool wait(const void* address, const char* call, Time deadline = kNever) {
     return wait(address, call, deadline, [] {});
   }
-  /// In `before`: what it was to wait for is there.
+  /// In `before`: its condition is there.
   void stop_waiting();
-  /// Wakes threads that wait for this address, `most` of them, drawn. Returns how many. Any thread.
+  /// Wakes threads that wait for this address, `most` of them, drawn. Returns their number. Any thread.
   int wake(const void* address, int most = 1 << 30);
 
-  /// A thread that is to begin; it waits in `begin` for the baton.
+  /// A thread that will begin; it waits in `begin` for the baton.
   ScheduledThread* start();
   void begin(ScheduledThread* thread);
   void end();
@@ -78,19 +78,19 @@ class Baton {
 
   Time now() const noexcept { return now_; }
   Time read_clock() noexcept { return now_ += kLook; }
-  /// What a clock of the system shows at `now`.
+  /// The reading of a system's clock at `now`.
   Time on(clockid_t clock) noexcept;
-  /// A time of that clock as one of `now`.
+  /// A time of that clock in terms of `now`.
   Time from(clockid_t clock, const timespec& time) const noexcept;
   std::uint64_t fingerprint() const noexcept { return fingerprint_; }
   std::uint64_t switches() const noexcept { return switches_; }
 
-  /// Addresses of what is made once, while that goes on.
+  /// Addresses of objects that are made once, while that goes on.
   std::set<const void*> being_made;
 
  private:
   class Guard;
-  static constexpr Time kLook{20};  // so that a loop that looks at the clock comes to its end
+  static constexpr Time kLook{20};  // so that a loop that looks at the clock ends
 
   void begin_wait(const void* address, const char* call, Time deadline);
   bool end_wait();

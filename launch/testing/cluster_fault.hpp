@@ -14,11 +14,11 @@ struct Rank {
 struct Host {
   int number = 0;  ///< from 0, where the coordinator is
 };
-/// Where a fault comes: at a place of fault_point, which lists them.
+/// The moment of a fault: at a place of fault_point, which lists them.
 struct At {
   std::string place;
   std::int64_t step = 0;  ///< from 0
-  int life = 0;           ///< 0: the rank's first one; 1: of the one that takes its place
+  int life = 0;           ///< 0: the rank's first one; 1: of its replacement
 };
 /// A factor, for Cluster::slow.
 struct Times {
@@ -28,11 +28,11 @@ struct Times {
 /// Chooses messages of one rank: between it and the coordinator, and between its strategy and the strategy's actors
 /// (OwnActor).
 struct Message {
-  std::optional<Rank> from = {};  ///< that sends it; or
-  std::optional<Rank> to = {};    ///< that it is sent to: one of the two
+  std::optional<Rank> from = {};  ///< its sender; or
+  std::optional<Rank> to = {};    ///< its receiver: one of the two
   std::string type = {};          ///< "Heartbeat", without its namespaces; empty: any
-  int nth = 0;                    ///< of those that are chosen by the rest, from 0
-  std::optional<At> after = {};   ///< counted from there on: a place that the rank comes by
+  int nth = 0;                    ///< of those chosen by the other members, from 0
+  std::optional<At> after = {};   ///< counted from there on: a place to which the rank comes
 };
 
 /// One message that was sent.
@@ -58,7 +58,7 @@ struct ClusterFault {
   bool hits_message() const noexcept { return kind >= Kind::drop; }
 };
 
-/// Throws Error(usage), which names what this cluster does not have.
+/// Throws Error(usage), which names the part that this cluster does not have.
 void check_fault(const ClusterFault& fault, int hosts, int ranks, bool parallel);
 
 }  // namespace troupe::testing

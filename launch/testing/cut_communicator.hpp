@@ -10,12 +10,12 @@
 
 namespace troupe::testing {
 
-/// Around another communicator, whose ranks are on several hosts of a cluster: an operation waits while hosts that it
-/// goes between are parted, and is Error(timeout) past its deadline. One that all ranks had begun before is over.
+/// Around another communicator, whose ranks are on several hosts of a cluster. An operation waits while its hosts are
+/// parted, and is Error(timeout) past its deadline. One that all ranks had begun before is over.
 class CutCommunicator final : public Communicator {
  public:
-  /// Collective; waits as an operation does, and throws LinkFault past the deadline. `hosts`: of the ranks. Of the
-  /// options that `inner` was made with, `host` and the back end are the cluster's.
+  /// Collective; waits as an operation does, and throws LinkFault past the deadline. `hosts`: of the ranks. `options`
+  /// are those of `inner`, but `host` and the back end are the cluster's.
   CutCommunicator(CommunicatorOptions options, std::unique_ptr<Communicator> inner, std::vector<int> hosts,
                   std::shared_ptr<Network> network);
   std::string_view backend() const noexcept override { return inner_->backend(); }

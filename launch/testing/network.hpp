@@ -23,14 +23,14 @@ namespace troupe::testing {
 
 /// One end of a connection.
 struct NetworkEnd {
-  std::string name;  ///< as SentMessage has it
+  std::string name;  ///< as in SentMessage
   int host = 0;
   std::optional<int> rank;  ///< nothing: the coordinator, an agent, a strategy's own actor
 };
 
-/// What goes between the hosts of a cluster, and between its actors: writes messages down, drops, delays and swaps
-/// those that faults choose, and holds up what a cut parts. A connection is as TCP has it: in order, and what a cut
-/// holds up arrives when it ends. Any thread.
+/// The traffic between the hosts of a cluster, and between its actors: records messages, drops, delays and swaps those
+/// that faults choose, and holds up those that a cut parts. A connection is as in TCP: in order, and messages held up
+/// by a cut arrive when it ends. Any thread.
 class Network : public std::enable_shared_from_this<Network> {
  public:
   using Clock = std::chrono::steady_clock;
@@ -42,16 +42,16 @@ class Network : public std::enable_shared_from_this<Network> {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  /// A new connection: what an actor at `here` sends to in the place of `actor`, which is at `there`.
+  /// A new connection: the address to which an actor at `here` sends instead of `actor`, which is at `there`.
   caf::strong_actor_ptr connect(NetworkEnd here, NetworkEnd there, const caf::strong_actor_ptr& actor);
   /// The place of a cut, or of a message's `after`, is there.
   void begin(std::size_t fault);
   /// Waits while any two of these hosts are parted, until the deadline: false. True at once if `given_up`.
   bool await_way(const std::set<int>& hosts, Clock::time_point deadline, const std::atomic<bool>& given_up);
   bool is_cut(int host, int other);
-  /// What await_way looks at has changed.
+  /// The conditions of await_way have changed.
   void wake();
-  /// Nothing arrives any more. What was sent. Before the actor system ends.
+  /// Nothing arrives any more. Returns the sent messages. Before the actor system ends.
   std::vector<SentMessage> end();
 
  private:
@@ -67,7 +67,7 @@ class Network : public std::enable_shared_from_this<Network> {
     std::optional<Held> swapped;                             // arrives behind the next
     std::size_t swap = 0;                                    // by this fault
     bool delivers = false;                                   // a thread does, outside of the lock
-    std::map<caf::actor_id, caf::strong_actor_ptr> proxies;  // to which what goes this way is sent
+    std::map<caf::actor_id, caf::strong_actor_ptr> proxies;  // the targets of messages of this way
   };
   struct Connection {
     Way ways[2];  // the second: back
@@ -98,7 +98,7 @@ class Network : public std::enable_shared_from_this<Network> {
   std::vector<Cut> cuts_;
   std::vector<SentMessage> sent_;
   bool over_ = false;
-  std::thread late_;  // delivers what was held up
+  std::thread late_;  // delivers held-up messages
 };
 
 /// `Heartbeat`: the type of a message's first value.

@@ -10,8 +10,8 @@
 
 namespace troupe::testing {
 
-/// The C library's function of a name that this library defines, too. Found at the first call: that may come before any
-/// constructor has run.
+/// The C library's function of a name that this library defines, too. Found at the first call, which may come before
+/// any constructor has run.
 template <class Function>
 class RealCall {
  public:
@@ -30,7 +30,7 @@ class RealCall {
 
  private:
   const char* name_;
-  const char* version_;  // where the C library keeps an older function of the same name
+  const char* version_;  // if the C library keeps an older function of the same name
   std::atomic<Function*> found_{nullptr};
 };
 

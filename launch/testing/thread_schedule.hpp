@@ -8,26 +8,26 @@ namespace troupe::testing {
 /// The seed and the limits of a ThreadSchedule.
 struct ThreadScheduleOptions {
   std::uint64_t seed = 0;
-  /// Of the calls that may hand on without a need to (a lock that is free, a signal): the share at which they do.
+  /// Of the calls that may hand on without need (a free lock, a signal): the share at which they do.
   double hands_on = 0.1;
-  /// In real time, without any thread that can go on. The process is ended then, with what each thread waits for.
+  /// In real time, without any thread that can go on. Then the process is ended, with each thread's wait.
   std::chrono::seconds stuck_after{30};
 };
 
-/// Runs the threads of this process one at a time, in an order that the seed decides, on a clock that stands still
-/// while one runs and jumps to the next deadline while all wait: a seed gives the same run each time, and waits cost
-/// nothing. From its construction until its destruction it governs the calling thread and all that it and they start,
+/// Runs the threads of this process one at a time, in an order that the seed decides. Its clock stands still while one
+/// runs and jumps to the next deadline while all wait. So a seed gives the same run each time, and waits cost nothing.
+/// From its construction until its destruction it governs the calling thread and all threads that it and they start,
 /// and keeps them on one processor.
 ///
-/// The problem: the order in which threads come to locks, messages and collectives is chance, so that a failure which
-/// one order in a thousand brings can't be seen again. The solution: a baton. This library's definitions of the calls
-/// by which threads wait for each other (pthread mutexes, condition variables, read-write locks, semaphores, joins;
-/// futex, sleep, yield, poll; the clocks) take the place of the C library's, and pass the baton on. Without a
-/// schedule they cost a test and a jump. (Systematic testing by a scheduler in the place of the operating system's:
-/// Musuvathi et al., "Finding and Reproducing Heisenbugs in Concurrent Programs", OSDI 2008.)
+/// The problem: the order in which threads come to locks, messages and collectives is chance, so that a failure in one
+/// of a thousand orders can't be seen again. The solution: a baton. This library defines the calls by which threads
+/// wait for each other (pthread mutexes, condition variables, read-write locks, semaphores, joins; futex, sleep, yield,
+/// poll; the clocks). They replace the C library's, and pass the baton on. Without a schedule they cost a test and a
+/// jump. (Systematic testing by a scheduler that replaces the operating system's: Musuvathi et al., "Finding and
+/// Reproducing Heisenbugs in Concurrent Programs", OSDI 2008.)
 ///
-/// One at a time in a process. Threads that were there before go on beside it. Not under a sanitizer that replaces the
-/// same calls. Main thread.
+/// One at a time in a process. Earlier threads go on beside it. Not under a sanitizer that replaces the same calls.
+/// Main thread.
 class ThreadSchedule {
  public:
   explicit ThreadSchedule(const ThreadScheduleOptions& options = {});
@@ -36,9 +36,9 @@ class ThreadSchedule {
   ThreadSchedule(const ThreadSchedule&) = delete;
   ThreadSchedule& operator=(const ThreadSchedule&) = delete;
 
-  /// Of the order so far: two runs with the same one had the same threads do the same calls in the same order.
+  /// Of the order so far: in two runs with the same one, the same threads did the same calls in the same order.
   std::uint64_t fingerprint() const;
-  /// How often one thread has handed on to another.
+  /// The number of times that one thread has handed on to another.
   std::uint64_t switches() const;
   std::chrono::nanoseconds now() const;  ///< since its construction
 };

@@ -10,7 +10,7 @@
 
 namespace troupe {
 
-/// What one call of a synchronised BatchNorm, and its backward, need beside tensors.
+/// The data beside tensors for one call of a synchronised BatchNorm, and its backward.
 struct BatchNormCall : torch::CustomClassHolder {
   std::shared_ptr<Communicator> communicator;
   std::string label;          // of its collectives, and in errors
@@ -20,23 +20,23 @@ struct BatchNormCall : torch::CustomClassHolder {
   bool counts = true;  // false after forward: no rank had any
 
   std::int64_t counted_of(const at::Tensor& input) const;
-  /// The output's gradient in the input's layout, without that of samples that do not count: their loss may be
+  /// The output's gradient in the input's layout, without the gradient of samples that do not count: their loss may be
   /// infinite, and all ranks' gradients are summed.
   at::Tensor counted_gradient(const at::Tensor& gradient, const at::Tensor& input) const;
-  /// Runs a collective of the layer's. A communicator that a lost rank broke stays broken, and the step's vote fails on
-  /// it: the step is given up there, not inside the user's forward. Returns false then.
+  /// Runs a collective of the layer. Returns false if a lost rank broke the communicator. It stays broken, and the
+  /// step's vote fails on it: so the step is given up there, not inside the user's forward.
   static bool reached(const std::function<void()>& collective);
-  /// Whether all ranks together have `values` per channel; `counts` is that from then on. Throws Error(usage) where it
-  /// is one, which has no variance.
+  /// Whether all ranks together have `values` per channel; `counts` keeps the answer. Throws Error(usage) for one
+  /// value, which has no variance.
   bool has_values(double values);
 };
 
-/// Normalises by statistics over the samples of all ranks, on a device: LibTorch's own operators, those of PyTorch's
-/// SyncBatchNorm, in f32 (f64 for an f64 input). One gather in forward, one sum in backward, both of some numbers per
-/// channel.
+/// Normalises by statistics over the samples of all ranks, on a device. It uses LibTorch's operators, those of
+/// PyTorch's SyncBatchNorm, in f32 (f64 for an f64 input). One gather in forward, one sum in backward, both of some
+/// numbers per channel.
 ///
-/// Nothing waits for the device, but where this rank's part has fewer than two values per channel: then it takes a look
-/// at how many all have.
+/// Waits for the device only if this rank's part has fewer than two values per channel: then it looks at the number of
+/// values on all ranks.
 ///
 /// `input` (N, C, ...), contiguous or channels-last. weight, bias, running_mean, running_var (C,) or undefined; the
 /// running ones move.

@@ -11,14 +11,14 @@ namespace troupe {
 
 namespace nn {
 
-/// What a BatchNorm of ours can do beyond LibTorch's: take its statistics over the samples of all ranks.
+/// The addition of our BatchNorms to LibTorch's: statistics over the samples of all ranks.
 class SynchronisedStatistics {
  public:
   virtual ~SynchronisedStatistics() = default;
 
   /// Statistics over the ranks of this communicator from now on, while in training mode; nullptr: this rank's alone.
-  /// Forward and backward launch one collective each from the thread that calls them, so every rank must call this
-  /// module equally often and in the same order.
+  /// Forward and backward launch one collective each, on the calling thread. So every rank must call this module
+  /// equally often and in the same order.
   void synchronise(std::shared_ptr<Communicator> communicator, const std::string& name = {});
   /// Another communicator for statistics that are synchronised already.
   void move(const std::shared_ptr<Communicator>& communicator) {
@@ -31,8 +31,8 @@ class SynchronisedStatistics {
   bool synchronised() const { return communicator_ && (communicator_->world_size() > 1 || counted_ >= 0); }
 
  protected:
-  /// The output, and whether any rank had a value: where none has, the running statistics stay. Throws Error(usage)
-  /// where all ranks together have one value per channel.
+  /// The output, and whether any rank had a value: if none had, the running statistics stay. Throws Error(usage) if all
+  /// ranks together have one value per channel.
   std::pair<at::Tensor, bool> normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                                         const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
                                         double eps) const;
@@ -47,10 +47,10 @@ class SynchronisedStatistics {
 /// for BatchNorm1d, any for -1).
 void check_batch_norm_input(const at::Tensor& input, std::int64_t features, int dims);
 
-/// torch::nn::BatchNorm1d, 2d, 3d with the same options, parameters, buffers and numerics, and statistics that
-/// convert_sync_batchnorm can make those of all ranks together. LibTorch's own module can't be converted: its forward
-/// is not virtual, and the member that a model calls can't be exchanged from outside. `Dims` is 0 for an input with any
-/// number of dimensions.
+/// torch::nn::BatchNorm1d, 2d, 3d with the same options, parameters, buffers and numerics. convert_sync_batchnorm can
+/// take their statistics over all ranks. LibTorch's own module can't be converted: its forward is not virtual, and
+/// the member that a model calls can't be exchanged from outside. `Dims` is 0 for an input with any number of
+/// dimensions.
 template <std::size_t Dims, class Derived>
 class BatchNormImplBase : public torch::nn::BatchNormImplBase<Dims, Derived>, public SynchronisedStatistics {
   using Base = torch::nn::BatchNormImplBase<Dims, Derived>;
@@ -111,9 +111,9 @@ TORCH_MODULE(BatchNorm3d);
 
 }  // namespace nn
 
-/// Every troupe::nn::BatchNorm of the model synchronises its statistics over `communicator` (nullptr: stops to).
-/// Returns how many. Throws Error(usage), having changed nothing, naming a torch::nn::BatchNorm that it finds, since
-/// that one would silently stay local.
+/// Every troupe::nn::BatchNorm of the model synchronises its statistics over `communicator` (nullptr: it stops that).
+/// Returns their number. Throws Error(usage) if it finds a torch::nn::BatchNorm, which would silently stay local, and
+/// has changed nothing then.
 int convert_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& communicator);
 
 /// After a change of membership: the modules that are synchronised go on over the new communicator.

@@ -7,8 +7,8 @@
 namespace troupe {
 
 /// While it lives, a forward of the model counts nothing: a rank without samples repeats a batch, so that the others'
-/// collectives find it there. Synchronised BatchNorms leave the batch out of their statistics. All other buffers are
-/// put back at its end to what they were at its begin. `model` must outlive it. Compute's thread.
+/// collectives find it there. Synchronised BatchNorms leave the batch out of their statistics. At its end all other
+/// buffers get back their values of its beginning. `model` must outlive it. Compute's thread.
 class UncountedForward {
  public:
   explicit UncountedForward(torch::nn::Module& model);

@@ -14,21 +14,21 @@ namespace troupe {
 /// Optimization", NeurIPS 2019).
 ///
 /// A gradient matrix M (rows, columns) travels as P = M Q and Q = Mᵀ P, rank columns each, instead of as rows × columns
-/// numbers. What the approximation P Qᵀ leaves out is added to the next step's gradient (error feedback), and the next
+/// numbers. The remainder of the approximation P Qᵀ is added to the next step's gradient (error feedback). The next
 /// step starts from this one's Q (warm start: one power iteration a step follows the slowly moving subspace). Vectors,
-/// and matrices that P and Q would not make smaller, travel whole, together with the P's. Per bucket two collectives.
+/// and matrices that P and Q would not make smaller, travel whole, together with the P's. Two collectives per bucket.
 ///
-/// A gradient that is zero on all ranks, of a parameter that the step does not use, stays zero: what is owed waits.
+/// A gradient that is zero on all ranks, of a parameter that the step does not use, stays zero: the remainder waits.
 ///
-/// The result is the same bits on all ranks: P and Q are, and what is computed from them is one loop in a fixed order,
-/// or, on devices of one kind, the same operators. The error is each rank's own, so `state` must be kept per rank. It
-/// takes twice the memory of the compressed gradients: a step that is given up must find the error that it began with.
+/// The result is the same bits on all ranks. So are P and Q, and the rest is one loop in a fixed order, or, on devices
+/// of one kind, the same operators. The error is each rank's own, so `state` must be kept per rank. It takes twice the
+/// memory of the compressed gradients: a step that is given up must find the error that it began with.
 ///
-/// On a device nothing waits for it: whether P is finite decides there which error is kept.
+/// On a device nothing waits for it: the device decides by P's finiteness which error is kept.
 class PowerSgd final : public CommHook {
  public:
-  /// Throws Error(usage) where rank < 1. Steps before `start_step` send gradients whole: the first ones change too fast
-  /// to be tracked.
+  /// Throws Error(usage) if rank < 1. Steps before `start_step` send gradients whole: the first ones change too fast to
+  /// be tracked.
   PowerSgd(std::int64_t rank, std::int64_t start_step);
 
   void reduce(BucketView& bucket, Communicator& communicator) override;
@@ -47,8 +47,8 @@ class PowerSgd final : public CommHook {
   /// Of one parameter. A step reads one pair and writes the other.
   struct History {
     Factors pairs[2];
-    at::Tensor start;        // on a device: (rank, columns), what rows of zeros in q become
-    int current = 0;         // what the next step reads
+    at::Tensor start;        // on a device: (rank, columns), replaces rows of zeros in q
+    int current = 0;         // the pair that the next step reads
     std::int64_t step = -1;  // wrote `current`
   };
   /// One compressed gradient of the bucket at hand.
@@ -56,11 +56,11 @@ class PowerSgd final : public CommHook {
     History* history;
     at::Tensor values;    // (rows, columns), a view of the bucket
     at::Tensor gradient;  // the same, or its f32 copy
-    at::Tensor p;         // (rows, rank), a view of what is sent
-    at::Tensor q;         // (rank, columns), a view of what is sent
-    at::Tensor used;      // (), a view of what is sent: above 0 if a rank's own gradient is not zero
+    at::Tensor p;         // (rows, rank), a view of the sent memory
+    at::Tensor q;         // (rank, columns), a view of the sent memory
+    at::Tensor used;      // (), a view of the sent memory: above 0 if a rank's own gradient is not zero
   };
-  /// What travels of a bucket, P's and whole ones first.
+  /// The data that travels of a bucket, P's and whole ones first.
   struct Parcel {
     at::Tensor p, q;  // (numel,) f32, scratch
     std::vector<Matrix> matrices;

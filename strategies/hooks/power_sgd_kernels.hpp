@@ -3,9 +3,9 @@
 
 namespace troupe {
 
-/// Plain loops of PowerSGD whose results must be the same bits on every rank, whatever its processor: no library call
-/// that picks an order by itself, no fused multiply-add (this file is compiled with -ffp-contract=off). All matrices
-/// are row-major f32.
+/// Plain loops of PowerSGD whose results must be the same bits on every rank, on any processor. So they have no library
+/// call that picks an order by itself, and no fused multiply-add (this file is compiled with -ffp-contract=off). All
+/// matrices are row-major f32.
 
 /// Makes the columns of p (rows, rank) orthonormal in place, by modified Gram-Schmidt in f64. A column that depends on
 /// those before it becomes zero.

@@ -11,8 +11,8 @@
 
 namespace troupe {
 
-/// Of these gradients of all ranks, on a device: GradientSummary's device_checks, (ranks, 2) f64 there. On the CPU
-/// undefined. Collective; waits for no device.
+/// GradientSummary's device_checks for these gradients of all ranks, on a device: (ranks, 2) f64 there. Undefined on
+/// the CPU. Collective; waits for no device.
 at::Tensor checks_over_ranks(const std::vector<at::Tensor>& gradients, Communicator& communicator);
 
 /// The first of the parameters whose `gradient` has NaN or infinity in it, or -1. Waits for the device.

@@ -24,17 +24,17 @@
 namespace troupe {
 
 /// The model is cut over the ranks of a mesh: its chain of blocks into stages (pp), its layers into parts (tp), with
-/// copies of all that (dp). Where a mesh has shards of that, too (fsdp), it is a ShardedMesh.
+/// copies of all that (dp). If a mesh shards that as well (fsdp), it is a ShardedMesh.
 ///
 /// - **pp.** A rank keeps the parameters of its stages' blocks and those outside of blocks. The latter are on all
 ///   stages, and their gradients are added up over the pipeline, so that tied weights need no setting. Each rank runs
-///   its list of instructions (pipeline_schedule.hpp), and waits for nothing but its inputs.
-/// - **tp.** tensor_plan says which layers are cut (tensor_plan.hpp).
+///   its list of instructions (pipeline_schedule.hpp), and waits only for its inputs.
+/// - **tp.** tensor_plan names the layers that are cut (tensor_plan.hpp).
 /// - **dp.** Gradients are averaged once a step, after the last backward, in one collective.
 ///
-/// A rank that is lost is healed by one with the same place in another copy. Where there is none (dp 1) its part is
-/// gone with it: Error(state_lost), and the job begins anew from its last checkpoint. A job never goes on with fewer
-/// ranks than its mesh has.
+/// A lost rank is healed by one with the same place in another copy. Without another copy (dp 1) its part is gone with
+/// it: Error(state_lost), and the job begins anew from its last checkpoint. A job never goes on with fewer ranks than
+/// its mesh has.
 class MeshParallel : public Strategy,
                      public SavedState,
                      public Placement,
@@ -99,14 +99,14 @@ class MeshParallel : public Strategy,
     std::unique_ptr<DeferredWeights> weights;
   };
 
-  /// What this rank holds is known: memory for its gradients.
+  /// This rank's part is known: allocates memory for its gradients.
   virtual void hold_parameters();
   /// Between steps, or before the first: parameters have no gradients.
   virtual void clear_gradients();
   /// A weight's `.grad` was added to after its backward.
   virtual void weight_arrived(const at::Tensor&) {}
   std::uint64_t step_hash() const;
-  /// Whether this rank's is the one that counts of what several ranks of a copy have alike.
+  /// Whether this rank's copy is the one that counts, if several ranks of a copy hold the parameter alike.
   bool counts(const Parameter& parameter) const noexcept {
     return (parameter.block >= 0 || place_.pp == 0) && (parameter.cut.dim >= 0 || place_.tp == 0);
   }
@@ -118,7 +118,7 @@ class MeshParallel : public Strategy,
   void forget_wholes();
 
   bool has_buffer(const std::string& name) const;
-  /// Throws Error(mismatch) where the saved model is another one, or a moment has not the shape of its parameter.
+  /// Throws Error(mismatch) if the saved model is another one, or a moment has not the shape of its parameter.
   void check_model(const StateReader& state) const;
   std::map<std::string, ParameterCut> cuts() const;  ///< of this rank, by parameter
   std::set<std::string> elsewhere() const;           ///< parameters of other stages
@@ -167,7 +167,7 @@ class MeshParallel : public Strategy,
   std::chrono::nanoseconds waited_in_all_{0};  // for other stages
 };
 
-/// Makes `pipeline` and `tensor_parallel` known to make_strategy: the same, but for what an empty mesh means.
+/// Makes `pipeline` and `tensor_parallel` known to make_strategy: they differ only in the meaning of an empty mesh.
 void register_mesh_parallel();
 
 }  // namespace troupe

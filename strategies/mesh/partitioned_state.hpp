@@ -14,8 +14,8 @@ namespace troupe {
 /// The name in `model.<parameter>` or `optimizer.<parameter>.<moment>`; empty for anything else.
 std::string parameter_in(std::string_view name);
 
-/// A saved state as a rank sees it whose parameters are cut: `model.<parameter>` and `optimizer.<parameter>.<moment>`
-/// have the shapes of this rank's parts, and only what is asked for is read. One thread.
+/// A saved state for a rank whose parameters are cut: `model.<parameter>` and `optimizer.<parameter>.<moment>` have the
+/// shapes of this rank's parts, and only requested parts are read. One thread.
 class CutStateReader final : public StateReader {
  public:
   /// `cuts` by parameter; `elsewhere`: parameters that are not seen. `state` outlives it.
@@ -32,8 +32,8 @@ class CutStateReader final : public StateReader {
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
-/// What this rank writes of a parameter that is cut, or of a moment of it: one run. Where it holds several (column/3)
-/// the ranks exchange theirs, since a file has each tensor once. Collective over `communicator`.
+/// The run of a cut parameter, or of its moment, that this rank writes. If a rank holds several runs (column/3) the
+/// ranks exchange theirs, since a file has each tensor once. Collective over `communicator`.
 TensorPart part_of_cut(const std::string& name, const at::Tensor& own, const std::vector<std::int64_t>& sizes,
                        const ParameterCut& cut, Communicator& communicator);
 

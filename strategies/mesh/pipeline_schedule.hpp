@@ -9,17 +9,17 @@
 
 namespace troupe {
 
-/// One thing that a rank of a pipeline does. What it needs from its neighbours (the activations of the stage before,
-/// the gradient of the stage behind) it waits for; what it has made goes to them at once. So a schedule says nothing of
-/// sends and receives.
+/// One action of a rank of a pipeline. It waits for its inputs from the neighbours: the activations of the stage
+/// before, the gradient of the stage behind. Its results go to them at once. So a schedule has no sends and
+/// receives.
 struct StageInstruction {
   enum class Kind : std::uint8_t {
     forward,
     backward,         ///< gradients of inputs and weights
-    backward_input,   ///< of the inputs alone: what the stage before waits for
+    backward_input,   ///< of the inputs alone: the stage before waits for these
     backward_weight,  ///< the rest, any time later
   };
-  Kind kind = Kind::forward;  ///< what to do
+  Kind kind = Kind::forward;  ///< the action
   int micro_batch = 0;        ///< 0-based
   int chunk = 0;              ///< which of the rank's stages: chunk c of rank r is stage c * ranks + r
 
@@ -27,7 +27,7 @@ struct StageInstruction {
   std::string to_string() const;  ///< `forward of micro-batch 3, chunk 0`
 };
 
-/// What one rank does in a step, in this order.
+/// The actions of one rank in a step, in this order.
 using StageSchedule = std::vector<StageInstruction>;
 
 /// The size of a pipeline and of its step.
@@ -47,10 +47,10 @@ std::vector<StageSchedule> gpipe_schedule(const PipelineShape& shape);
 std::vector<StageSchedule> one_f_one_b_schedule(const PipelineShape& shape);
 /// 1F1B over several stages on each rank: the bubble shrinks by the number of chunks. Narayanan et al., "Efficient
 /// Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, arXiv 2104.04473. Throws
-/// Error(usage) where the micro-batches are no multiple of the ranks.
+/// Error(usage) if the micro-batches are no multiple of the ranks.
 std::vector<StageSchedule> interleaved_schedule(const PipelineShape& shape);
-/// 1F1B whose backward is cut in two; the weights' part fills what would be bubble, and memory stays 1F1B's. ZB-H1 of
-/// Qi et al., "Zero Bubble Pipeline Parallelism", 2023, arXiv 2401.10241.
+/// 1F1B with backward cut in two: the weights' part fills the bubble, and memory stays 1F1B's. ZB-H1 of Qi et al.,
+/// "Zero Bubble Pipeline Parallelism", 2023, arXiv 2401.10241.
 std::vector<StageSchedule> zero_bubble_schedule(const PipelineShape& shape);
 
 /// Throws Error(usage) naming rank and instruction: a forward or backward that is missing, doubled or in the wrong
@@ -58,12 +58,12 @@ std::vector<StageSchedule> zero_bubble_schedule(const PipelineShape& shape);
 /// ends, since transfers are buffered and matched by stage and micro-batch: an instruction waits for its inputs alone.
 void check_schedule(const std::vector<StageSchedule>& schedule, const PipelineShape& shape);
 
-/// What instructions take, in any unit. A whole backward takes the sum of its parts.
+/// The times of instructions, in any unit. A whole backward takes the sum of its parts.
 struct StageCosts {
   double forward = 1, backward_input = 1, backward_weight = 1;
 };
 
-/// How a schedule runs where transfers take no time.
+/// The run of a schedule if transfers take no time.
 struct ScheduleRun {
   double makespan = 0;       ///< from the first instruction's start to the last one's end
   std::vector<double> busy;  ///< by rank
@@ -80,11 +80,11 @@ ScheduleRun run_on_virtual_time(const std::vector<StageSchedule>& schedule, cons
 /// Error(usage) for another name.
 double bubble_formula(const std::string& name, const PipelineShape& shape, const StageCosts& costs = {});
 
-/// Registration by name; a user's own may be added before the job starts.
+/// Registration by name; add your own before the job starts.
 void register_schedule(const std::string& name, const std::string& description, ScheduleFunction schedule);
-/// The lists of the schedule named, checked. Throws Error(usage) naming the known ones, and what check_schedule throws.
+/// The lists of the named schedule, checked. Throws Error(usage) naming the known ones, and as check_schedule.
 std::vector<StageSchedule> make_schedule(const std::string& name, const PipelineShape& shape);
 std::map<std::string, std::string> schedules();  ///< name -> description
-std::vector<RegisteredName> known_schedules();   ///< in the order of the alphabet
+std::vector<RegisteredName> known_schedules();   ///< in alphabetical order
 
 }  // namespace troupe

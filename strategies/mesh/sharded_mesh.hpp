@@ -6,19 +6,19 @@
 
 namespace troupe {
 
-/// A mesh with an axis `fsdp`: what stages and shared layers leave to a rank is cut once more, into a shard for each of
-/// `fsdp` ranks, which see different samples, as do `dp` copies of all that.
+/// A mesh with an axis `fsdp`: a rank's part after stages and shared layers is cut once more, into a shard for each of
+/// `fsdp` ranks. These see different samples, as do `dp` copies of all that.
 ///
-/// ShardedStrategy does it, over the ranks that hold the same part of the model, and is told which parameters lie
-/// elsewhere. Sums and averages may change places: gradients are averaged and cut first, so that what a pipeline, or
-/// ranks with sequence parallel, add up are shards.
+/// ShardedStrategy does it, over the ranks that hold the same part of the model, and knows which parameters lie
+/// elsewhere. Sums and averages may change places. So gradients are averaged and cut first, and a pipeline, or ranks
+/// with sequence parallel, add up only shards.
 ///
 /// Without a pipeline a unit's parameters come and go, and its gradients are reduced, while forward and backward go on.
-/// In a pipeline, whose micro-batches are under way at once, parameters that were gathered stay until the step's end,
-/// and gradients are whole until the last micro-batch (as in Liang et al., "TorchTitan", 2024, arXiv 2410.06511).
+/// A pipeline has several micro-batches under way at once: gathered parameters stay until the step's end, and gradients
+/// are whole until the last micro-batch (as in Liang et al., "TorchTitan", 2024, arXiv 2410.06511).
 ///
-/// A lost rank's shard comes back from the copies of `snapshot_every`, of all ranks one step; without one:
-/// Error(state_lost).
+/// A lost rank's shard comes back from the copies of `snapshot_every`, and all ranks go back to that step; without a
+/// copy: Error(state_lost).
 class ShardedMesh final : public MeshParallel, public Snapshots {
  public:
   explicit ShardedMesh(StrategyContext context);
@@ -66,7 +66,7 @@ class ShardedMesh final : public MeshParallel, public Snapshots {
   StrategyContext make_part();
   Mesh one_copy() const;
   void restore();
-  /// Of one of ShardedStrategy's parameters the index here; -1 stays.
+  /// The index here of one of ShardedStrategy's parameters; -1 stays.
   std::int32_t outer(std::int32_t parameter) const {
     return parameter < 0 ? parameter : outer_[static_cast<std::size_t>(parameter)];
   }

@@ -12,7 +12,7 @@
 
 namespace troupe {
 
-/// What a sending actor is asked for, and its answer. They stay in the process: tensors go by reference.
+/// The request to a sending actor, and its answer. They stay in the process: tensors go by reference.
 struct SendToStage {
   std::shared_ptr<Communicator> communicator;
   int destination = 0;
@@ -22,31 +22,31 @@ struct SendToStage {
 struct SentToStage {};
 using StageSenderActor = caf::typed_actor<caf::replies_to<SendToStage>::with<SentToStage>>;
 
-/// The tensors that the stages of one pipeline hand on: activations to the next rank of the ring, gradients to the one
-/// before.
+/// The tensors that the stages of one pipeline send to each other: activations to the next rank of the ring, gradients
+/// to the one before.
 ///
-/// Tensors go over the communicator, as all tensors do; CAF would copy them through one thread. Its send waits for the
-/// receiver, and two neighbours that send to each other would wait for ever: so for each direction a rank has an actor
-/// that sends, on a thread and a communicator of its own, while compute goes on. A communicator joins two ranks, one of
-/// which only sends. What comes in another order than it is wanted is kept.
+/// Tensors go over the communicator, as all tensors do; CAF would copy them through one thread. A send waits for the
+/// receiver, and two neighbours that send to each other would wait for ever. So for each direction a rank has a sending
+/// actor, with its own thread and communicator, while compute goes on. A communicator joins two ranks, one of which
+/// only sends. Tensors that come before they are wanted are kept.
 ///
-/// On a device a sending actor has a stream as well: if compute's waited for what is sent, two stages that send to each
-/// other would wait for ever there, too.
+/// On a device a sending actor has a stream as well. If compute's stream waited for the sends, two stages that send to
+/// each other would wait for ever there, too.
 ///
 /// One in each generation; the constructor is collective over `pipeline`. Compute's thread.
 class StageLinks {
  public:
-  /// `closed`: the last rank hands on to the first, too, as ranks with several stages need it.
+  /// `closed`: the last rank sends to the first, too, as ranks with several stages need it.
   StageLinks(const StrategyContext& context, Communicator& pipeline, bool closed);
 
   enum class Way { activations, gradients };
-  /// Returns at once. `stage`: the one that it is for. The values must not change until `finish`.
+  /// Returns at once. `stage`: the receiving one. The values must not change until `finish`.
   void send(Way way, int stage, int micro_batch, const at::Tensor& values);
-  /// Waits for it. Throws what the communicator throws; Error(internal) where something is sent twice.
+  /// Waits for it. Throws the communicator's errors; Error(internal) if something is sent twice.
   at::Tensor receive(Way way, int stage, int micro_batch);
-  /// Waits until all that was sent has arrived; throws what a sending actor's communicator threw.
+  /// Waits until all sends have arrived; throws the errors of a sending actor's communicator.
   void finish();
-  /// What `receive` and `finish` have waited since the last call.
+  /// The time that `receive` and `finish` have waited since the last call.
   std::chrono::nanoseconds take_waited() { return std::exchange(waited_, std::chrono::nanoseconds(0)); }
   void set_step(std::int64_t step);
 

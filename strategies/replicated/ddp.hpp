@@ -52,7 +52,7 @@ class Ddp final : public ReplicatedStrategy, public EarlyUpdates {
   std::shared_ptr<EarlyUpdateHook> early_hook_;  // with early_update: hook_
   std::shared_ptr<EarlyUpdate> early_;  // ... after the first step whose buckets stay, of a generation and of new ones
   std::shared_ptr<std::vector<BucketView>> views_;  // the reducer's, of the plan
-  at::Tensor checks_;                               // (buckets, 2), on a device: what the reducer says of them
+  at::Tensor checks_;                               // (buckets, 2), on a device: the reducer's checks of them
   std::vector<std::int32_t> last_arrival_;
   std::vector<std::int32_t> next_order_;  // of the buckets that the next step lays out; empty: they stay
   std::int64_t send_ns_ = 0;              // of this step, in the hooks

@@ -15,50 +15,50 @@
 
 namespace troupe {
 
-/// The optimizer's update of a step, made bucket by bucket while backward goes on, in a copy of parameters and moments
-/// that nobody sees until the step commits; then the copies change places. So a step stays a transaction, though its
-/// update is over before the vote.
+/// The optimizer's update of a step, made bucket by bucket while backward goes on. It is made in a copy of parameters
+/// and moments, which stays hidden until the step commits; then the copies change places. So a step stays a
+/// transaction, though its update is over before the vote.
 ///
-/// The copies are two flat tensors of each, laid out as the gradients are, in memory of the communicator: on one host
-/// each rank updates 1 / world_size of the elements, pushes the parameters to the others and writes the moments where
+/// The copies are two flat tensors of each, laid out as the gradients are, in memory of the communicator. On one host
+/// each rank updates 1 / world_size of the elements, pushes the parameters to the others, and writes the moments where
 /// all ranks read them (Communicator::all_reduce_update, allocate_shared). The sharded update is that of Xu et al.,
-/// "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training" (2020); here every rank has all of the
-/// state in its reach, so that any may be lost.
+/// "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training" (2020). Here every rank can reach all
+/// of the state, so that any rank may be lost.
 ///
-/// What a step writes is never what the step before shows: nobody writes moments where another rank may read them. All
-/// ranks write the same values, each step has a vote that a rank gives when it has read and written what the step
-/// before asked for, and a rank that is cut off within a step has touched only what nobody shows.
+/// A step never writes to the copy that the step before shows: no rank writes moments where another rank may read them.
+/// All ranks write the same values. A rank votes in a step only after it has done its reads and writes of the step
+/// before. And a rank that is cut off within a step has touched only the hidden copy.
 ///
-/// Parameters and moments are the same tensors throughout; what lies behind them changes with each commit (set_data).
-/// Compute's thread, but for `reduce`, the reducer's: between `begin` and the end of the step's last bucket.
+/// Parameters and moments are the same tensors throughout; their memory changes with each commit (set_data). Compute's
+/// thread, but for `reduce`, the reducer's: between `begin` and the end of the step's last bucket.
 class EarlyUpdate {
  public:
   /// Moves parameters and moments, the values stay. Collective: `communicator` gives the memory; it must be idle.
-  /// `parameters`: all of the model, each once, in layout order, f32. Throws what allocate throws, and nothing has
+  /// `parameters`: all of the model, each once, in layout order, f32. If allocate throws, so does this, and nothing has
   /// moved then.
   EarlyUpdate(const std::vector<at::Tensor>& parameters, const BucketPlan& plan, Optimizer& optimizer,
               Communicator& communicator);
-  /// Moments that somebody else has, too, lie in memory of this rank alone from now on. Parameters stay where they are.
+  /// Moments shared with other ranks move to memory of this rank alone. Parameters stay in their memory.
   ~EarlyUpdate();
   EarlyUpdate(const EarlyUpdate&) = delete;
   EarlyUpdate& operator=(const EarlyUpdate&) = delete;
 
-  /// The update of the step under way, at this rate of the schedule. Throws Error(usage) for a parameter that can't be
-  /// updated so.
+  /// The update of the step under way, at this rate of the schedule. Throws Error(usage) for a parameter that can't
+  /// have such an update.
   void begin(double lr);
   bool begun() const noexcept { return begun_; }
-  /// The bucket's gradients become its elements' update. Throws what the communicator throws.
+  /// Turns the bucket's gradients into the update of its elements. Throws the communicator's errors.
   void reduce(const BucketView& bucket, Communicator& communicator) const;
-  /// Shows what the step made of the parameters that are `used` anywhere, by parameter; the others stay. All buckets
+  /// Shows the step's values of the parameters that are `used` anywhere, by parameter; the others stay. All buckets
   /// must be reduced.
   void commit(const std::vector<bool>& used);
-  /// The step came to nothing.
+  /// The step is given up.
   void drop() noexcept { begun_ = false; }
   /// A step that was not begun: the update of the gradients that parameters have now, with the bits of an early one.
   /// Local.
   void update(double lr);
 
-  std::int64_t bytes() const noexcept;  ///< of both copies, this rank's part of what all ranks share
+  std::int64_t bytes() const noexcept;  ///< of both copies, this rank's part of the shared memory
 
  private:
   struct Slot {
@@ -85,7 +85,7 @@ class EarlyUpdate {
   std::atomic<bool> begun_ = false;  // the reducer may still look when an interrupted step is dropped
 };
 
-/// Averages a bucket, or makes its part of the update where the step has begun one.
+/// Averages a bucket, or makes its part of the update if the step has begun one.
 class EarlyUpdateHook final : public CommHook {
  public:
   void reduce(BucketView& bucket, Communicator& communicator) override;

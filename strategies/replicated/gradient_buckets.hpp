@@ -16,10 +16,10 @@
 
 namespace troupe {
 
-/// The slot's part of a flat buffer with the sizes of `parameter`, and its strides where these leave no holes.
+/// The slot's part of a flat buffer with the sizes of `parameter`, and its strides if these leave no holes.
 at::Tensor slot_view(const at::Tensor& flat, const BucketSlot& slot, const at::Tensor& parameter);
 
-/// Autograd has added to the `.grad` of the owner's parameter with that index. It may outlive the owner.
+/// Autograd has added to the `.grad` of the owner's parameter with that index. The hook may outlive the owner.
 template <class Owner>
 class GradientHook final : public torch::autograd::PostAccumulateGradHook {
  public:
@@ -35,22 +35,22 @@ class GradientHook final : public torch::autograd::PostAccumulateGradHook {
 
 /// Gradients as views of flat buckets, and the hooks that fill them.
 ///
-/// LibTorch hands each gradient over as a tensor of its own (zero_grad drops the old one). A post-accumulate hook per
-/// parameter copies it into the bucket in one pass that also looks for NaN and infinity, and points `.grad` back at the
-/// bucket, so that a second micro-batch adds in place. The copy is the only one before the wire.
+/// LibTorch makes a new tensor for each gradient (zero_grad drops the old one). A post-accumulate hook per parameter
+/// copies it into the bucket in one pass that also looks for NaN and infinity. It points `.grad` back at the bucket, so
+/// that a second micro-batch adds in place. The copy is the only one before the wire.
 ///
-/// On a device nothing is looked at on the way, since the host would have to wait: autograd's tensors are kept until
-/// the bucket is whole, and then copied by one kernel; whether all is finite is asked once, of the reduced buckets
+/// On a device the hook checks nothing, since the host would have to wait. Autograd's tensors are kept until the bucket
+/// is whole, and then copied by one kernel. Whether all is finite is checked once, on the reduced buckets
 /// (device_checks).
 ///
-/// Compute's thread, but for the hooks, which autograd may run on a thread of its own: they touch only their
-/// parameter's entry, the atomic count of its bucket and, since a device has one autograd thread, the order of arrival.
+/// Compute's thread, but for the hooks, which may run on a thread of autograd. They touch only their parameter's entry,
+/// the atomic count of its bucket and, since a device has one autograd thread, the order of arrival.
 class GradientBuckets {
  public:
   using BucketFull = std::function<void(std::int32_t bucket)>;
 
   /// `parameters`: all of the model, frozen ones too, in layout order; `shape` says which of them have a place.
-  /// `communicator` gives the memory that its collectives need no staging for.
+  /// `communicator` gives memory that its collectives use without staging.
   GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters, std::vector<ParameterLayout> shape,
                   Communicator& communicator, std::int64_t cap_bytes, std::int64_t first_cap_bytes, BucketFull full);
   ~GradientBuckets();
@@ -60,23 +60,23 @@ class GradientBuckets {
   /// Drops the gradients of the step before.
   void begin_step();
   void begin_backward(bool synchronise, double weight);
-  /// Where `synchronise` was set: parameters without a gradient count as zero, and every bucket is full now.
+  /// If `synchronise` was set: parameters without a gradient count as zero, and every bucket is full now.
   void end_backward();
 
-  /// What a backward on a device leaves on the host.
+  /// A device's backward, as far as the host keeps it.
   struct BackwardTrail {
     std::vector<bool> seen;             ///< by parameter: had a gradient in this step so far
     std::vector<std::int32_t> arrived;  ///< of a synchronised one, in order
   };
   BackwardTrail trail() const;
-  /// The same backward has run again, in the place of autograd and end_backward.
+  /// The same backward has run again, instead of autograd and end_backward.
   void follow(const BackwardTrail& trail);
 
   const BucketPlan& plan() const noexcept { return plan_; }
-  /// Another number whenever buckets are laid out, in this process, and where parameters lie elsewhere or others
-  /// require a gradient.
+  /// A new number whenever this process lays out buckets, and if parameters lie elsewhere or others require a
+  /// gradient.
   std::uint64_t captured_layout_version() const;
-  /// Of which parameters had a gradient in this step so far.
+  /// Of the parameters that had a gradient in this step so far.
   std::uint64_t seen_hash() const;
   std::vector<ParameterLayout> layout() const;  ///< as it is now: requires_grad may have changed
   /// Parameters in the order in which their gradients came in the last synchronised backward.
@@ -92,10 +92,10 @@ class GradientBuckets {
   /// The reduced gradients that are defined, in layout order.
   std::vector<at::Tensor> gradients() const;
   const std::vector<at::Tensor>& flats() const noexcept { return flats_; }
-  /// On a device, where gradients are not looked at one by one: (flats, 2) f64 there, the sum of squares of each flat
-  /// and how many of its elements are not finite. Undefined on the CPU. Does not wait for the device.
+  /// On a device, whose gradients are not checked one by one: (flats, 2) f64 there, each flat's sum of squares and
+  /// number of elements that are not finite. Undefined on the CPU. Does not wait for the device.
   at::Tensor device_checks() const;
-  /// The first parameter whose gradient is not finite now, or -1. On a device it waits for each: for after the fact.
+  /// The first parameter whose gradient is not finite now, or -1. On a device it waits for each: only for diagnosis.
   std::int32_t find_not_finite() const;
 
  private:

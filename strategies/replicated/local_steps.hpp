@@ -11,35 +11,35 @@
 
 namespace troupe {
 
-/// How often replicas that train by themselves meet, and what they make of it.
+/// How often replicas that train by themselves meet, and the step that they take then.
 struct OuterOptions {
   std::int64_t every = 100;  ///< inner steps between two outer steps of the same fragment
   double lr = 1;        ///< of the outer optimizer; with 1 and no momentum an outer step takes the mean of the replicas
   double momentum = 0;  ///< Nesterov's
   std::int64_t fragments = 1;  ///< parts of the model that meet one after the other, evenly over `every`
   std::int64_t overlap = 0;    ///< inner steps that go on while a fragment is averaged
-  double mixing = 0;  ///< with overlap: how much of a rank's own parameters stays when the averaged ones come in
+  double mixing = 0;  ///< with overlap: the share of a rank's own parameters that stays when the averaged ones arrive
 
   /// Throws Error(usage) naming the setting.
   void check() const;
 };
 
-/// Of `numel` by parameter, the fragment of each: `count` runs of neighbours, of about as many elements each. Pure.
+/// The fragment of each parameter, by `numel`: `count` runs of neighbours, of about equally many elements each. Pure.
 std::vector<std::int32_t> cut_fragments(const std::vector<std::int64_t>& numel, std::int64_t count);
 
-/// Ranks train by themselves (inner steps: no gradient leaves the rank), and every so often their parameters meet in an
-/// outer step: the mean over ranks of (outer parameters - a rank's parameters) is a gradient to the outer parameters,
-/// from which all go on.
+/// Ranks train by themselves (inner steps: no gradient leaves the rank). At intervals their parameters meet in an outer
+/// step. The mean over ranks of (outer parameters - a rank's parameters) is a gradient to the outer parameters, and all
+/// go on from these.
 ///
 /// `local_sgd`: the outer step takes the mean (Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019).
 /// `diloco`: SGD with Nesterov momentum (Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language
 /// Models", 2023, arXiv 2311.08105); by fragment, and overlapped with inner steps (Douillard et al., "Streaming DiLoCo
 /// with overlapping communication", 2025, arXiv 2501.18512).
 ///
-/// The average is one all-reduce by the rank's reducer, through the communication hook. An outer step is applied when
-/// its sum is there, on each rank by itself, between two steps; a rank lost meanwhile may leave some ranks with it and
-/// some without. So outer steps are counted, and in a new generation those that are behind take the outer parameters of
-/// those that are ahead. One that no rank has done is done then.
+/// The average is one all-reduce by the rank's reducer, through the communication hook. Each rank applies an outer step
+/// when its sum is there, between two steps; if a rank is lost meanwhile, some ranks may have it and some not. So outer
+/// steps are counted. In a new generation the ranks that are behind take the outer parameters of those ahead. A step
+/// that no rank has done is done then.
 class LocalSteps final : public ReplicatedStrategy, public Meetings {
  public:
   LocalSteps(StrategyContext context, OuterOptions outer);
@@ -50,7 +50,7 @@ class LocalSteps final : public ReplicatedStrategy, public Meetings {
   void finish_pending() override {
     if (under_way_) finish();
   }
-  /// What the ranks have learnt since they met becomes their mean, without an outer step.
+  /// The ranks' progress since they met becomes their mean, without an outer step.
   bool hand_over(Optimizer& optimizer, const Parting& parting) override {
     finish_pending();
     return ReplicatedStrategy::hand_over(optimizer, parting);
@@ -74,7 +74,7 @@ class LocalSteps final : public ReplicatedStrategy, public Meetings {
     std::vector<std::size_t> parameters;  // indices into parameters()
     at::Tensor difference;       // (numel,), the reducer's: outer parameters - this rank's; then the mean over ranks
     at::Tensor outer, momentum;  // (numel,)
-    std::int64_t next = 0;       // it is averaged once so many steps are done
+    std::int64_t next = 0;       // it is averaged once this many steps are done
     std::shared_ptr<std::vector<BucketView>> plan;
   };
   struct UnderWay {
@@ -87,14 +87,14 @@ class LocalSteps final : public ReplicatedStrategy, public Meetings {
   void begin_outer();
   void start(std::size_t index, std::int64_t done);
   void finish();
-  /// The outer parameters become this rank's, but for `kept` of its own.
+  /// The outer parameters become this rank's, except for a share `kept` of its present ones.
   void take(const Fragment& fragment, double kept);
   void catch_up();
   void move_on(Fragment& fragment, std::int64_t done) const;
 
   const OuterOptions outer_;
   std::shared_ptr<CommHook> hook_;
-  NamedTensors hook_before_;  // its state at the start of what is under way, where steps go on meanwhile
+  NamedTensors hook_before_;  // its state at the start of the outer step under way, if inner steps go on meanwhile
   std::vector<Fragment> fragments_;
   std::optional<UnderWay> under_way_;
   std::int64_t outer_steps_ = 0;  // of all fragments, in the run

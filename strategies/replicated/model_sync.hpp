@@ -9,19 +9,19 @@
 
 namespace troupe {
 
-/// Every rank's layout against rank 0's. Collective. Throws Error(mismatch) on all ranks, naming the first parameter
-/// that differs and on which rank.
+/// Compares every rank's layout with rank 0's. Collective. Throws Error(mismatch) on all ranks, naming the first
+/// parameter that differs and its rank.
 void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& communicator);
 
-/// The L2 norm of what the ranks hold together, each of which holds `own_squares` (a sum of squares) of it. Collective;
-/// the same bits on all.
+/// The L2 norm of the tensors that the ranks hold together; each holds a part with the sum of squares `own_squares`.
+/// Collective; the same bits on all.
 double norm_over_ranks(double own_squares, Communicator& communicator);
 
-/// Rank 0's values to all, in place, verified by hash (XXH3-64). Collective. Throws Error(mismatch) naming a rank whose
-/// copy differs.
+/// Sends rank 0's values to all, in place, verified by hash (XXH3-64). Collective. Throws Error(mismatch) naming a rank
+/// whose copy differs.
 void broadcast_tensors(const NamedTensors& tensors, Communicator& communicator, const char* what);
 
-/// Copies; of what is floating point, the ranks' mean. Collective.
+/// Copies; the ranks' mean of floating-point tensors. Collective.
 NamedTensors means_over_ranks(const NamedTensors& tensors, Communicator& communicator, const char* what);
 
 /// A model's buffers as views of one flat tensor per dtype, so that a broadcast is one collective per dtype.
@@ -29,18 +29,18 @@ class FlatBuffers {
  public:
   explicit FlatBuffers(const torch::nn::Module& model);
   bool empty() const noexcept { return flats_.empty(); }
-  /// Rank 0's values to all, at once.
+  /// Sends rank 0's values to all, at once.
   void broadcast(Communicator& communicator);
 
   /// A step as a transaction: remember the values; bring rank 0's new ones to all without showing them; then show them,
-  /// or go back. A commit, too, is what `roll_back` goes back to from then on.
+  /// or go back. After a commit, `roll_back` goes back to the committed values.
   void begin();
   void stage(Communicator& communicator);
   void commit();
   void roll_back();
-  /// commit where `skip` is 0, roll_back where it is 1: () f32 on the buffers' device, not read.
+  /// commit if `skip` is 0, roll_back if it is 1: () f32 on the buffers' device, not read.
   void commit_unless(const at::Tensor& skip);
-  /// The values at `begin`, by name: what a step that is under way has not touched.
+  /// The values at `begin`, by name: a step under way has not touched them.
   const NamedTensors& before() const noexcept { return before_by_name_; }
 
  private:

@@ -13,32 +13,32 @@
 
 namespace troupe {
 
-/// What an actor of the server is asked for: to be there for one rank until the round's end. It stays in the process.
+/// The request to an actor of the server: serve one rank until the round's end. It stays in the process.
 struct ServeRound {
   std::shared_ptr<UpdateServer> server;
   std::shared_ptr<Communicator> communicator;  // two ranks: the server's is 0
   int rank = 0;                                // the other one, in the job
-  UpdateServer::Update incoming;               // where its gradient comes in
+  UpdateServer::Update incoming;               // receives its gradient
   std::chrono::milliseconds timeout{60'000};
 };
 struct RoundServed {};
 using ParameterLinkActor = caf::typed_actor<caf::replies_to<ServeRound>::with<RoundServed>>;
 
 /// A parameter server with bounded staleness: in a synchronous step all wait for the slowest rank. Here a step is a
-/// round: its batch is cut into (staleness + 1) x server_shares x world size shares, which ranks take by demand, so
+/// round. Its batch is cut into (staleness + 1) x server_shares x world size shares, which ranks take on demand, so
 /// that a slow one takes fewer. A share's gradient goes to the server on rank 0, which answers with the updates that
-/// the rank has not seen, and with its next share. Within a round ranks are at different updates; at its end all have
+/// the rank has not seen, and with its next share. Within a round ranks are at different updates. At its end all have
 /// applied all of them, and vote as after any step (UpdateServer has the bound).
 ///
-/// Without staleness a round is one update, which nobody needs before its end: the server hands out shares and no more,
-/// each rank adds up the gradients of its own, and one all-reduce makes the mean of all.
+/// Without staleness a round is one update, and no rank needs it before the end. So the server only hands out shares,
+/// each rank adds up its own gradients, and one all-reduce makes the mean of all.
 ///
 /// The server sends mean gradients, and each rank applies them with its own optimizer, in the server's order. So
-/// between rounds ranks are equal to the bit, parameters and optimizer: no rank is the only one that has a part of the
-/// state, the server's neither.
+/// between rounds ranks are equal to the bit, in parameters and optimizer. No part of the state is on one rank alone,
+/// not even on the server's.
 ///
-/// A round is a transaction as a step is: parameters and optimizer state are copied at its start, where it has more
-/// than one update. The last update is applied after the vote, by compute.
+/// A round is a transaction as a step is: parameters and optimizer state are copied at its start, if it has more than
+/// one update. The last update is applied after the vote, by compute.
 class ParameterServer final : public ReplicatedStrategy, public DemandShares {
  public:
   explicit ParameterServer(StrategyContext context);
@@ -71,7 +71,7 @@ class ParameterServer final : public ReplicatedStrategy, public DemandShares {
   std::int64_t updates() const { return context().options.staleness + 1; }                        // of a round
   std::int64_t shares() const { return context().world_size * context().options.server_shares; }  // of an update
   bool adds_up() const { return updates() == 1; }
-  /// The server adds up in the host's memory: on a device a copy of what is on its way there.
+  /// The server adds up in the host's memory: on a device this is a copy of the gradients on their way there.
   std::vector<at::Tensor> for_server() const;
   void take_update(const std::vector<at::Tensor>& from_server) const;
   void open_round(std::int64_t step);
@@ -93,7 +93,7 @@ class ParameterServer final : public ReplicatedStrategy, public DemandShares {
   std::int64_t taken_ = 0;         // updates of the round, all but the last one applied
   std::int32_t not_finite_ = -1;   // the first parameter in the round whose gradient was not
   std::vector<bool> used_;         // in the last update
-  bool start_kept_ = false;        // something of the round was applied
+  bool start_kept_ = false;        // a part of the round was applied
   std::vector<at::Tensor> start_;  // parameters as the round found them, in their order ...
   NamedTensors start_optimizer_;   // ... and the optimizer's state
 };

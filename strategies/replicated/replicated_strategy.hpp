@@ -15,12 +15,12 @@
 
 namespace troupe {
 
-/// A strategy where every rank holds the whole model: the base of ddp, of diloco, and of most that a user would write.
+/// A strategy with the whole model on every rank: the base of ddp, of diloco, and of most strategies of users.
 ///
-/// What all of them need is here: ranks agree on the model, rank 0's values go to all, gradients are views of flat
-/// tensors, buffers are a transaction, newcomers are healed, the state is shared out over the ranks' checkpoint parts.
-/// Three calls are left to override: combine_gradients (before the vote), after_update (after the optimizer), and
-/// joined, where the strategy makes its communicators and actors. Without any of them each rank trains alone.
+/// It has the common part. Ranks agree on the model, rank 0's values go to all, and gradients are views of flat
+/// tensors. Buffers are a transaction, newcomers are healed, and the ranks' checkpoint parts share out the state. Three
+/// calls are left to override: combine_gradients (before the vote), after_update (after the optimizer), and joined, in
+/// which the strategy makes its communicators and actors. Without any of them each rank trains alone.
 class ReplicatedStrategy : public Strategy,
                            public SavedState,
                            public LateVoting,
@@ -35,8 +35,8 @@ class ReplicatedStrategy : public Strategy,
   /// undefined then, and a checkpoint has the mean of the replicas, and rank 0's optimizer.
   bool replicas_equal() const override { return true; }
   /// After each step that was not given up, on all ranks: the optimizer has changed parameters(). Collectives on the
-  /// program communicator are allowed; what they bring must first lie in memory of one's own, so that a failure leaves
-  /// the parameters as they were.
+  /// program communicator are allowed; their results must go to separate memory first, so that a failure leaves the
+  /// parameters as they were.
   void after_update() override {}
   std::string name() const override { return context_.options.strategy; }
   std::string describe() const override { return name(); }
@@ -66,39 +66,39 @@ class ReplicatedStrategy : public Strategy,
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
   void read_state(const StateReader& state, Optimizer& optimizer) override;
   std::vector<HeldMemory> held_memory() const override;
-  /// Replicas that differ become their mean, and so does what the hook owes.
+  /// Replicas that differ become their mean, and so does the error that the hook carries.
   bool hand_over(Optimizer& optimizer, const Parting& parting) override;
 
  protected:
   // To override, too.
-  /// This rank's gradients of the step are whole: make of gradients() in place what the optimizer is to apply. Every
-  /// rank is here, also one whose gradients are not finite; a collective on the program communicator is allowed. The
-  /// step may come again after it.
+  /// This rank's gradients of the step are whole: turn gradients() in place into those that the optimizer applies.
+  /// Every rank comes here, also one whose gradients are not finite. A collective on the program communicator is
+  /// allowed. The step may come again after it.
   virtual void combine_gradients(GradientSummary& /*summary*/) {}
   /// A new generation, in attach and in each rejoin, with the model in place: context() has new communicators.
-  /// Collective. What was under way on the old ones is gone.
+  /// Collective. Work under way on the old ones is gone.
   virtual void joined() {}
-  /// During backward: all gradients of one bucket are there. Autograd's thread. Of a backward that is a graph of the
+  /// During backward: all gradients of one bucket are there. Autograd's thread. For a backward that is a graph of the
   /// device, in send_bucket.
   virtual void bucket_full(std::int32_t /*bucket*/) {}
-  /// Of a backward that is a graph: what each replay marks when the gradients of the bucket are there; nullptr:
-  /// nothing.
+  /// For a backward that is a graph: each replay marks this event when the gradients of the bucket are there; nullptr:
+  /// none.
   virtual std::shared_ptr<DeviceEvent> bucket_event(std::int32_t /*bucket*/) { return nullptr; }
-  /// ... and what is to be done on the host then, for each bucket, in order: the device will come to the mark.
-  /// Compute's thread.
+  /// ... and the host's work then, for each bucket, in order: the device will come to the mark. Compute's
+  /// thread.
   virtual void send_bucket(std::int32_t bucket) { bucket_full(bucket); }
-  /// Of replicas that may differ: whether they do now. A checkpoint takes the mean then.
+  /// If replicas may differ: whether they do now. A checkpoint takes the mean then.
   virtual bool replicas_differ_now() const { return !replicas_equal(); }
-  /// Whose state checkpoints keep for each rank; nullptr: there is none.
+  /// The hook whose state checkpoints keep for each rank; nullptr: there is none.
   virtual CommHook* hook() noexcept { return nullptr; }
-  /// What of it a checkpoint needs: nothing of sums that are under way.
+  /// The part of its state that a checkpoint needs: nothing of sums under way.
   virtual NamedTensors hook_state() { return hook() == nullptr ? NamedTensors() : hook()->state(); }
 
   const StrategyContext& context() const noexcept { return context_; }
   /// Of the model, by name, those that require a gradient; live.
   const NamedTensors& parameters() const noexcept { return parameters_; }
-  /// All gradients, one flat tensor per dtype, laid out alike on all ranks: (numel,), where each parameter's `.grad` is
-  /// a view.
+  /// All gradients, one flat tensor per dtype, laid out alike on all ranks: (numel,). Each parameter's `.grad` is a
+  /// view of one.
   const std::vector<at::Tensor>& gradients() const noexcept { return buckets_->flats(); }
   std::int64_t step() const noexcept { return step_; }
   torch::nn::Module& model() noexcept { return *model_; }
@@ -124,8 +124,8 @@ class ReplicatedStrategy : public Strategy,
   std::unique_ptr<FlatBuffers> buffers_;
   std::int64_t step_ = 0;
   bool synchronise_ = true;
-  DeviceGraph* graph_ = nullptr;      // that backward is written into
-  std::shared_ptr<Written> written_;  // ... and what will have to be done for it
+  DeviceGraph* graph_ = nullptr;      // into which backward is captured
+  std::shared_ptr<Written> written_;  // ... and the host's later work for it
 };
 
 }  // namespace troupe

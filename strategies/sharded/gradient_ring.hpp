@@ -11,27 +11,27 @@
 
 namespace troupe {
 
-/// Buffers for whole gradients on their way from autograd to the reducer: a few that go round, so that a model's
-/// gradients never are in memory all at once.
+/// Buffers for whole gradients on their way from autograd to the reducer. A few go round, so that a model's gradients
+/// never are in memory all at once.
 ///
-/// Who takes waits while the reducer has one of them and is sure to give it back; in all other cases a buffer beyond
-/// the few is made, so that no order of units can lock up. Extra buffers are kept and reused. Compute's thread takes,
-/// the reducer's gives back.
+/// `take` waits while the reducer has a buffer and is sure to give it back. In all other cases it makes an extra
+/// buffer, so that no order of units can lock up. Extra buffers are kept and reused. Compute's thread takes, the
+/// reducer's gives back.
 ///
-/// On a device a buffer is given back when its reduction is launched; the current stream of who takes it waits for the
-/// end of that.
+/// On a device a buffer is given back when its reduction is launched; the taker's current stream waits for the end of
+/// that.
 class GradientRing {
  public:
   /// Collective: the few buffers of `numel` from the communicator.
   GradientRing(Communicator& communicator, std::int64_t numel, at::ScalarType dtype);
 
-  /// (numel,) with numel at most the buffers' own. `may_wait`: nothing keeps the reducer from giving back what it was
-  /// handed.
+  /// (numel,) with numel at most that of the buffers. `may_wait`: the reducer is free to give back the buffers that it
+  /// has.
   at::Tensor take(std::int64_t numel, bool may_wait);
-  /// To the reducer, which will give it back.
+  /// Gives it to the reducer, which will give it back.
   void hand_over(const at::Tensor& buffer);
   void give_back(const at::Tensor& buffer);
-  /// The reducer failed: nobody waits any more.
+  /// The reducer failed: ends all waits.
   void break_up();
   /// A new step: all buffers are free.
   void reset();

@@ -14,7 +14,7 @@
 
 namespace troupe {
 
-/// How a flat parameter is there as a whole, for forward and backward.
+/// The form in which a whole flat parameter is there, for forward and backward.
 enum class Residence {
   mapped,    ///< its shards lie end to end in memory that all ranks of the group map: a gather moves no byte
   replica,   ///< each rank keeps a copy, which the owners' new values reach after the update
@@ -23,29 +23,29 @@ enum class Residence {
 
 /// A model's parameters as views of flat parameters, of which this rank owns one shard each.
 ///
-/// The problem: an optimizer must see only what this rank owns, autograd and the module must see whole tensors, and
-/// whole tensors must come and go without the graph noticing, whose nodes have saved views of them. The solution:
-/// parameters become views of one storage per flat parameter (set_data); where it is `gathered`, the storage's data
-/// pointer is released and refilled under the same StorageImpl. The slices that the optimizer updates are leaves of
-/// their own, 1-D, over the master shard.
+/// The problem: an optimizer must see only this rank's shards, but autograd and the module must see whole tensors. And
+/// these must come and go unnoticed by the graph, whose nodes have saved views of them. The solution: parameters become
+/// views of one storage per flat parameter (set_data). If it is `gathered`, the storage's data pointer is released and
+/// refilled under the same StorageImpl. The slices that the optimizer updates are separate leaves, 1-D, over the master
+/// shard.
 ///
-/// All of it lies on the group's device. With `cpu_offload` masters, and what shard_memory gives, lie in the host's
-/// memory, pinned, and only wholes on the device: the optimizer runs on the host (Ren et al., "ZeRO-Offload:
-/// Democratizing Billion-Scale Model Training", USENIX ATC 2021). Copies between the two do not wait on the host.
+/// All of it lies on the group's device. With `cpu_offload` only wholes do; masters and shard_memory's tensors lie in
+/// the host's memory, pinned. The optimizer runs on the host (Ren et al., "ZeRO-Offload: Democratizing Billion-Scale
+/// Model Training", USENIX ATC 2021). Copies between the two do not wait on the host.
 ///
 /// Compute's thread. The model must not replace its parameters' data meanwhile.
 class ShardedParameters {
  public:
   struct Options {
-    bool mapped = true;                ///< where the ranks of the group have memory in common
+    bool mapped = true;                ///< if the ranks of the group have memory in common
     std::vector<Residence> otherwise;  ///< by unit: replica or gathered
     at::ScalarType param_dtype =
-        at::ScalarType::Undefined;  ///< in which forward and backward run; Undefined: the parameters' own
-    bool cpu_offload = false;       ///< masters in the host's memory; without a device they are there anyway
+        at::ScalarType::Undefined;  ///< the dtype of forward and backward; Undefined: the parameters' own
+    bool cpu_offload = false;       ///< masters in the host's memory; without a device they are there in any case
     bool keep_values = true;        ///< false: values follow, by the masters and publish
   };
 
-  /// A parameter as the model knows it.
+  /// A parameter of the model.
   struct Parameter {
     std::string name;
     at::Tensor tensor;     ///< the model's leaf
@@ -58,7 +58,7 @@ class ShardedParameters {
     Residence residence = Residence::mapped;
     std::unique_ptr<AbsentMemory> absent;  ///< of a gathered one
     at::Tensor whole;     ///< (numel,) in the dtype of forward; a gathered one's lies in `absent` while it is away
-    at::Tensor master;    ///< (shard_numel,) of this rank; a part of `whole` where dtype and residence allow
+    at::Tensor master;    ///< (shard_numel,) of this rank; a part of `whole` if dtype and residence allow
     at::Tensor gradient;  ///< (shard_numel,) the reduced gradient in the master's dtype; undefined for a frozen one
   };
 
@@ -68,8 +68,8 @@ class ShardedParameters {
     at::Tensor gradient;  ///< (numel,) over the flat's gradient; undefined for a frozen one
   };
 
-  /// Collective over `group`, whose ranks hold one shard each: takes memory and the parameters' present values, flat by
-  /// flat, and lets the model's own memory go. Values are rank 0's of `world` everywhere, verified by hash.
+  /// Collective over `group`, whose ranks hold one shard each. Takes memory and the parameters' present values, flat by
+  /// flat, and frees the model's own memory. All get the values of rank 0 of `world`, verified by hash.
   ShardedParameters(std::vector<Parameter> parameters, ShardPlan plan, std::shared_ptr<Communicator> group,
                     Communicator& world, const Options& options);
   ~ShardedParameters();
@@ -86,26 +86,26 @@ class ShardedParameters {
   /// Whether it is one of the model's parameters.
   bool has(const at::Tensor& tensor) const { return index_.contains(tensor.unsafeGetTensorImpl()); }
   std::size_t index_of(const at::Tensor& tensor) const { return index_.at(tensor.unsafeGetTensorImpl()); }
-  /// As the layout knows a parameter of the model, whatever the name that it was found under.
+  /// The parameter of the model in this layout, under whatever name it was found.
   const Parameter& parameter_of(const at::Tensor& tensor) const { return parameters_[index_of(tensor)]; }
-  /// This rank's slice of the parameter with that index; nullptr where it has none.
+  /// This rank's slice of the parameter with that index; nullptr if it has none.
   const Slice* slice_at(std::size_t parameter) const {
     return slice_of_[parameter] < 0 ? nullptr : &slices_[static_cast<std::size_t>(slice_of_[parameter])];
   }
-  /// This rank's slice of a parameter of the model: empty where it has none. Undefined for a tensor that is not the
+  /// This rank's slice of a parameter of the model; empty if it has none. Undefined for a tensor that is not the
   /// model's.
   at::Tensor slice_of(const at::Tensor& parameter) const;
 
-  /// Throws Error(usage) if the program itself has changed a parameter: all ranks may have that memory in common, and
-  /// the owners' values take its place in copies. Changes by way of `data()` are not seen.
+  /// Throws Error(usage) if the program itself has changed a parameter: all ranks may share that memory, and copies get
+  /// the owners' values instead. Changes by way of `data()` are not noticed.
   void check_unchanged(const std::string& strategy) const;
 
-  /// Collective: the masters' new values become what forward sees, on all ranks.
+  /// Collective: makes the masters' new values visible to forward, on all ranks.
   void publish();
 
-  /// Zeros for what goes with a master, and lies where masters lie: (numel,).
+  /// Zeros for a tensor that belongs to a master, in the masters' memory: (numel,).
   at::Tensor shard_memory(std::int64_t numel, at::ScalarType dtype) const;
-  /// Where a flat's reduced gradient is to lie: (shard_numel,) in the master's dtype.
+  /// The memory for a flat's reduced gradient: (shard_numel,) in the master's dtype.
   void set_gradient(std::size_t flat, const at::Tensor& memory);
 
   /// A gathered flat's memory: empty, or (numel,) elements of the dtype of forward.
@@ -122,7 +122,7 @@ class ShardedParameters {
   void make_slices();
 
   std::vector<Parameter> parameters_;
-  std::vector<std::uint32_t> versions_;  // of their tensors, which nothing here writes into but by other tensors
+  std::vector<std::uint32_t> versions_;  // of their tensors, which this class writes only through other tensors
   ShardPlan plan_;
   std::shared_ptr<Communicator> group_;
   bool offloads_ = false;

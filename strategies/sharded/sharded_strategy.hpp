@@ -24,11 +24,11 @@
 
 namespace troupe {
 
-/// What the sharded strategies differ in.
+/// The differences between the sharded strategies.
 struct ShardedMode {
   std::string name;  ///< zero1, zero2, full_shard ...
   bool keep_whole_gradients = false;
-  bool gathers_units = false;  ///< parameters are whole only around their unit's calls, where memory is not common
+  bool gathers_units = false;  ///< parameters are whole only around their unit's calls, if memory is not common
   bool reshard_after_forward = false;
   bool has_replicas = false;  ///< shards of the ranks of a host, or of fsdp_shard_size ranks, and replicas of that
   bool shards = true;         ///< false: each rank holds everything
@@ -36,11 +36,11 @@ struct ShardedMode {
       false;  ///< gathered ones stay until the step's end: a pipeline's micro-batches are under way at once
 };
 
-/// The model's parameters, by name, where the ranks hold a part of it only: a mesh has cut it.
+/// The model's parameters, by name, if the ranks hold only a part of it: a mesh has cut it.
 struct ShardedPart {
   std::set<std::string> elsewhere;  ///< that other ranks hold: not touched
-  std::set<std::string> apart;      ///< in units of their own, so that they lie alike wherever the rest differs
-  bool is_cut = false;              ///< the mesh looks at all ranks' gradients itself
+  std::set<std::string> apart;      ///< in separate units, so that they lie alike even if the rest differs
+  bool is_cut = false;              ///< the mesh itself checks all ranks' gradients
 };
 
 /// The mode that the options name. Throws Error(usage).
@@ -51,8 +51,8 @@ ShardedMode sharded_mode(const StrategyOptions& options);
 /// "PyTorch FSDP", VLDB 2023).
 ///
 /// Gradients of a unit are averaged and cut while backward goes on. After the vote each rank updates its own slices,
-/// and then forward sees the new values: at once where the shards lie in memory that all ranks map (one barrier, no
-/// byte moved), else after an all-gather.
+/// and then forward sees the new values: at once if the shards lie in memory that all ranks map (one barrier, no byte
+/// moved), else after an all-gather.
 class ShardedStrategy final : public Strategy,
                               public SavedState,
                               public Snapshots,
@@ -70,7 +70,7 @@ class ShardedStrategy final : public Strategy,
   StrategyCapabilities capabilities() override;
   void attach(std::shared_ptr<torch::nn::Module> model) override;
   void rejoin(StrategyContext context) override;
-  /// What attach and rejoin begin with; whoever calls these brings the values back in a way of his own.
+  /// The first part of attach and rejoin: the caller brings the values back itself.
   void place(std::shared_ptr<torch::nn::Module> model);
   void replace(StrategyContext context);
   NamedTensors replicated_tensors() override;
@@ -105,10 +105,10 @@ class ShardedStrategy final : public Strategy,
   bool hand_over(Optimizer& optimizer, const Parting& parting) override;
   void take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
                      const std::string& note) override;
-  /// What a copy of this rank's shard is made of; buffers are with the first rank of the group. Live tensors.
+  /// The tensors in a copy of this rank's shard; buffers are with the first rank of the group. Live tensors.
   NamedTensors snapshot_tensors(Optimizer& optimizer);
-  /// What of a copy of shard `shard` is this rank's now; publish_state follows, and shard_optimizer hands the moments
-  /// over.
+  /// Takes the part of a copy of shard `shard` that is this rank's now. publish_state follows, and shard_optimizer
+  /// passes on the moments.
   void place_copy(std::int32_t shard, const ShardCopy& copy);
   void forget_restored_moments() { restored_moments_.clear(); }
   std::optional<Restored> take_restored() override { return std::exchange(restored_, std::nullopt); }
@@ -119,7 +119,7 @@ class ShardedStrategy final : public Strategy,
 
   ShardedParameters& parameters() { return *parameters_; }
   const UnitGradients& gradients() const { return *gradients_; }
-  /// nullptr where the parameters are always there.
+  /// nullptr if the parameters are always there.
   const UnitGathers* gathers() const { return gathers_.get(); }
 
  private:
@@ -131,7 +131,7 @@ class ShardedStrategy final : public Strategy,
   void place_tensor(std::int32_t shard, std::string_view name, const at::Tensor& tensor);
   struct Unit {
     UnitMembers members;
-    BlockCalls* block = nullptr;  // whose calls the unit comes and goes with, if it has one
+    BlockCalls* block = nullptr;  // the unit comes and goes with its calls; nullptr: it has none
   };
   std::vector<Unit> units() const;
   void add_buckets(const std::vector<std::int32_t>& parameters, std::vector<Unit>& units) const;
@@ -159,7 +159,7 @@ class ShardedStrategy final : public Strategy,
   std::optional<Restored> restored_;
   std::map<std::string, std::map<std::string, at::Tensor>>
       restored_moments_;                     // by parameter and slot, until an optimizer takes them
-  int placings_ = 0, settling_ = 0;          // settling_: steps until the process's memory is what it will be
+  int placings_ = 0, settling_ = 0;          // settling_: steps until the process's memory has its final size
   std::map<const Optimizer*, int> sharded_;  // at which placing
   std::vector<std::int32_t> last_arrival_;
   std::int64_t step_ = 0;
@@ -168,10 +168,10 @@ class ShardedStrategy final : public Strategy,
   bool rebuild_pending_ = false;
 };
 
-/// Which moments the ranks of a group have, by name, but for scalars. Collective.
+/// The moments that the ranks of a group have, by name, without scalars. Collective.
 std::map<std::string, at::ScalarType> moment_types(Optimizer& optimizer, Communicator& group);
 
-/// Those of `map`, by name, that belong to a parameter: its name, a dot, and something.
+/// The entries of `map`, by name, that belong to a parameter: its name, a dot, and more.
 template <class Map>
 Map entries_of(const Map& map, const std::string& parameter) {
   return Map(map.lower_bound(parameter + "."), map.lower_bound(parameter + "/"));  // '/' is the character behind '.'

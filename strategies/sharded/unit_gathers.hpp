@@ -15,77 +15,77 @@
 
 namespace troupe {
 
-/// Brings units' parameters together before they are needed, where ranks have no memory in common.
+/// Gathers units' parameters before they are needed, if ranks have no memory in common.
 ///
-/// The problem: a gather is a collective, and what a rank needs next is decided by its forward, which may differ from
-/// the others': another order, a unit that is not used, one that is called twice. Ranks that just gathered what they
-/// need would wait for each other for ever. The solution: a thread with a communicator of its own, and two ways to go
-/// on. What all ranks asked for in the last phase, in the same order, is the plan of this one: every rank goes through
-/// all of it, ahead of what its forward needs, at its own pace. What is not in the plan is negotiated: a round in which
-/// each rank says what it waits for, if anything, and all take part in gathering that. A phase (a step, an evaluation)
-/// ends with rounds until no rank wants anything. None waits for a rank that only computes: in the plan it comes to
-/// the same place, in the rounds its phase ends.
+/// The problem: a gather is a collective, and a rank's forward decides on its next one. That may differ from the
+/// others': another order, a unit that is not used, one that is called twice. If ranks gathered only what they need
+/// now, they would wait for each other for ever. The solution: a thread with its own communicator, and two ways to go
+/// on. The gathers that all ranks asked for in the last phase, in the same order, are the plan of this one. Every rank
+/// goes through all of it, ahead of its forward, at its own pace. Other gathers are negotiated in rounds: each rank
+/// says which unit it waits for, if any, and all take part in gathering it. A phase (a step, an evaluation) ends with
+/// rounds until no rank wants anything. No rank waits for one that only computes: that rank comes to the same place of
+/// the plan, or its phase ends.
 ///
 /// A rank that waits for others elsewhere, as one of a pipeline does for the stage before, neither computes nor takes
-/// part in rounds, and another's want may be what all of them wait for. There (`for_phase`) nothing is negotiated: the
-/// plan is all units, and no limit holds it up.
+/// part in rounds. And all of them may wait for the unit that another rank wants. So with `for_phase` nothing is
+/// negotiated: the plan is all units, and no limit holds it up.
 ///
-/// On a device the thread launches ahead, on a stream of its own, and nobody waits on the host but for the other ranks'
-/// rounds: who needs a unit waits in the stream for the event of its gather, a gather for the events of those that used
-/// its memory before, and, first in a phase, for the optimizer; the optimizer for the phase's last gather.
+/// On a device the thread launches ahead, on its own stream, and the host waits only for the other ranks' rounds. A
+/// unit's user waits in the stream for the event of its gather. A gather waits for the last users of its memory, and
+/// the first of a phase for the optimizer. The optimizer waits for the phase's last gather.
 ///
-/// Compute's thread calls; the own thread gathers.
+/// Compute's thread calls; the gathers run on the own thread.
 class UnitGathers {
  public:
   struct Options {
-    std::int64_t prefetch = 2;                ///< units gathered ahead of what was asked for
+    std::int64_t prefetch = 2;                ///< units gathered ahead of the last request
     std::int64_t prefetch_bytes = 512 << 20;  ///< that these may take; one is always allowed
     std::chrono::milliseconds timeout{
-        60'000};             ///< for a unit to come: longer than the communicator's, whose error says who is missing
-    bool for_phase = false;  ///< all units come as a phase begins, asked for or not, and stay: `begin_phase`
+        60'000};             ///< for a unit to come: longer than the communicator's, whose error names the missing rank
+    bool for_phase = false;  ///< all units come as a phase begins, requested or not, and stay: `begin_phase`
   };
   struct Counts {
     std::int64_t gathers = 0;                 ///< of a unit
     std::int64_t rounds = 0;                  ///< of negotiation
-    std::int64_t ahead = 0;                   ///< asked for when they were there already
-    std::int64_t waited = 0;                  ///< asked for and waited for
+    std::int64_t ahead = 0;                   ///< units that were there already when requested
+    std::int64_t waited = 0;                  ///< units that compute waited for
     std::int64_t most_bytes = 0;              ///< of whole units at a time
     std::chrono::nanoseconds waited_time{0};  ///< by compute, for units that were not there
   };
 
   /// `communicator`: of the parameters' group, used by nothing else.
   UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communicator> communicator, Options options);
-  /// Gives up what is under way.
+  /// Gives up gathers under way.
   ~UnitGathers();
   UnitGathers(const UnitGathers&) = delete;
   UnitGathers& operator=(const UnitGathers&) = delete;
 
-  /// The unit's parameters are there when it returns. Where a lost rank broke the communicator they are zeros from then
-  /// on, and end_phase throws why: the step is given up there, not inside the user's forward. Throws what can't be
-  /// recovered.
+  /// The unit's parameters are there when it returns. If a lost rank broke the communicator they are zeros from then
+  /// on, and end_phase throws the reason: so the step is given up there, not inside the user's forward. Throws errors
+  /// that are not recoverable.
   void need(std::int32_t unit);
   void release(std::int32_t unit);
   void release_all();
-  /// With `for_phase`, before the first wait for anybody else.
+  /// With `for_phase`, before the first wait for another rank.
   void begin_phase();
   /// The phase that begins is no step: all of it is negotiated, and the plan of steps stays.
   void begin_evaluation();
-  /// Collective: all ranks are done with this phase. Units are released; what all asked for becomes the plan. Throws
-  /// why the communicator broke.
+  /// Collective: all ranks are done with this phase. Units are released; the common requests become the plan. Throws
+  /// the reason if the communicator broke.
   void end_phase();
 
-  /// On a device: when compute's stream waited for units that were not there yet, since the last call.
+  /// On a device: the waits of compute's stream for units that were not there yet, since the last call.
   std::vector<TimedInterval> take_device_waits();
 
   Counts counts() const;
-  /// Of units that are here, and of memory that is kept for the next ones.
+  /// Of units that are here, and of memory kept for the next ones.
   std::int64_t memory_bytes() const;
   std::vector<std::int32_t> plan() const;
 
  private:
   struct Memory {
     at::Tensor tensor;
-    std::unique_ptr<DeviceEvent> free;  // after it nobody uses what it held before
+    std::unique_ptr<DeviceEvent> free;  // after it the previous content is not used any more
   };
   struct Unit {
     explicit Unit(c10::Device device) : here(device) {}
@@ -101,14 +101,14 @@ class UnitGathers {
   bool can_work() const;
   void make_plan(bool all_alike);
   void round(std::unique_lock<std::mutex>& lock);
-  /// Takes part in gathering it, and keeps it unless it is there. Returns whether it is now there without having been
-  /// asked for.
+  /// Takes part in gathering it, and keeps it unless it is there. Returns whether it is now there without a
+  /// request.
   bool gather(std::int32_t unit, std::unique_lock<std::mutex>& lock);
-  /// The first of a phase to come: what the masters hold now is what is gathered.
+  /// Called first in a phase: gathers take the present values of the masters.
   void open();
-  /// All of it has the value that is gathered: `memory`, (numel,), of the flat.
+  /// Puts all of the flat's value into `memory`, (numel,).
   void gather_flat(std::size_t flat, const at::Tensor& memory, const std::string& label);
-  /// `user`: the stream that used it last.
+  /// `user`: the last stream that used it.
   void free_memory(Unit& unit, const DeviceStream& user);
   Memory take_memory(std::size_t flat);
   void give_back(Memory memory, const DeviceStream& user);
@@ -119,7 +119,7 @@ class UnitGathers {
   const Options options_;
 
   const DeviceStream stream_;          // the own thread's
-  DeviceEvent updated_, last_gather_;  // in compute's stream, in the own
+  DeviceEvent updated_, last_gather_;  // in compute's stream, in the own one
 
   mutable std::mutex mutex_;
   std::condition_variable work_, done_;

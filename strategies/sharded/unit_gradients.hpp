@@ -17,12 +17,12 @@ namespace troupe {
 ///
 /// A post-accumulate hook per parameter copies its gradient into the whole gradient of its flat parameter, looks for
 /// NaN and infinity in the same pass, and lets go of autograd's tensor. A whole gradient that is full goes to the
-/// reducer, which reduces it, cuts it, and gives its memory back. Either every flat has a buffer of its own
-/// (`keep_whole`), or a few go round (GradientRing).
+/// reducer, which reduces it, cuts it, and gives its memory back. Either every flat has its own buffer (`keep_whole`),
+/// or a few go round (GradientRing).
 ///
-/// On a device nothing is looked at on the way, since the host would have to wait: autograd's tensors are kept until a
-/// whole gradient is full, and packed by one kernel; the reducer's stream asks of the reduced shard whether it is
-/// finite (device_checks). Where shards lie in the host's memory, it goes there from the reducer's stream.
+/// On a device the hook checks nothing, since the host would have to wait. Autograd's tensors are kept until a whole
+/// gradient is full, and packed by one kernel. The reducer's stream checks whether the reduced shard is finite
+/// (device_checks). If shards lie in the host's memory, it goes there from the reducer's stream.
 ///
 /// Compute's thread, and autograd's during a backward; the reduction runs on the reducer's.
 class UnitGradients {
@@ -36,7 +36,7 @@ class UnitGradients {
   using Flats = std::vector<std::int32_t>;
 
   /// Collective over `communicator` (the reducer's, while no step is under way). `replicas`: ranks that hold the same
-  /// shard, or nullptr; used by the reducer's thread, as `group`, the communicator of the parameters' group.
+  /// shard, or nullptr. The reducer's thread uses it, and `group`, the communicator of the parameters' group.
   UnitGradients(ShardedParameters& parameters, std::shared_ptr<Communicator> group,
                 std::shared_ptr<Communicator> replicas, Options options, FlatFull full);
   ~UnitGradients();
@@ -46,9 +46,9 @@ class UnitGradients {
   void begin_step();
   /// Returns whether this micro-batch is reduced.
   bool begin_backward(bool last, double weight);
-  /// Where this micro-batch is reduced: parameters without a gradient count as zero, and every flat is full now.
+  /// If this micro-batch is reduced: parameters without a gradient count as zero, and every flat is full now.
   void end_backward();
-  /// The parameter's `.grad` is taken away: autograd's hooks call it, and whoever else adds to one.
+  /// Takes away the parameter's `.grad`: called by autograd's hooks, and by all other code that adds to one.
   void arrived(std::size_t parameter);
 
   /// Trainable flats in the order in which the reducer takes them.
@@ -58,14 +58,14 @@ class UnitGradients {
   std::shared_ptr<std::vector<BucketView>> bucket_views() const noexcept { return views_; }
   std::shared_ptr<CommHook> reduction() const noexcept;
 
-  /// On a device: the current stream waits for what the reducer was handed and has launched.
+  /// On a device: the current stream waits for the reductions that the reducer has launched.
   void receive() const;
-  /// Collective over `group` (the parameters' group). On a device: (ranks of the group, 2) f64 there, of each rank's
-  /// shards the sum of squares and how many elements are not finite; the same on all ranks. Undefined on the CPU. Does
-  /// not wait for the device.
+  /// Collective over `group` (the parameters' group). On a device: (ranks of the group, 2) f64 there, for each rank's
+  /// shards the sum of squares and the number of elements that are not finite; the same on all ranks. Undefined on the
+  /// CPU. Does not wait for the device.
   at::Tensor device_checks(Communicator& group) const;
-  /// The first parameter of which this rank's part is not finite now, or -1. On a device it waits for each: for after
-  /// the fact.
+  /// The first parameter of which this rank's part is not finite now, or -1. On a device it waits for each: only for
+  /// diagnosis.
   std::int32_t find_not_finite() const;
 
   std::vector<bool> used() const;
@@ -86,9 +86,9 @@ class UnitGradients {
     at::Tensor source;        // on a device: autograd's own, to be packed with the rest of the flat
   };
   struct FlatState {
-    at::Tensor buffer;   // (numel,) in the reduce dtype, while something is in it
-    at::Tensor kept;     // the same, where it stays
-    at::Tensor earlier;  // micro-batches that were not reduced, where buffers go round
+    at::Tensor buffer;   // (numel,) in the reduce dtype, while it holds data
+    at::Tensor kept;     // the same, if it stays
+    at::Tensor earlier;  // micro-batches that were not reduced, if buffers go round
     std::int32_t position = -1;
     std::int32_t pending = 0;
   };
@@ -99,7 +99,7 @@ class UnitGradients {
   void count(std::size_t parameter);
   void take_buffer(std::size_t flat);
   void send(std::size_t flat);
-  /// The kernel packs it where it belongs.
+  /// Whether the kernel can pack it into its place.
   bool is_packable(std::size_t parameter, const at::Tensor& gradient) const;
   void pack_sources(std::size_t flat);
   GradientRing& ring(at::ScalarType dtype) { return *rings_.at(dtype); }

@@ -7,19 +7,19 @@
 
 namespace troupe {
 
-/// What a unit's calls bring about: its parameters come before forward and before backward and go after them, and its
+/// The effects of a unit's calls: its parameters come before forward and before backward and go after them, and its
 /// inputs get the dtype of its parameters.
 ///
-/// A unit stays after forward where that would only bring it back at once: the last one of a forward, the units of a
-/// recompute, and one whose output no hook can see (forward returned a type of the user's), which would otherwise be
-/// missing in backward. What stays goes at the end of backward at the latest.
+/// A unit stays after forward if it would come back at once: the last one of a forward, and the units of a recompute.
+/// It also stays if no hook can see its output (forward returned a type of the user's), since backward would miss it.
+/// At the latest it goes at the end of backward.
 class UnitHooks {
  public:
   struct Options {
     bool reshard_after_forward = true;
-    bool keep_units = false;  ///< what forward brought stays until end_backward, or an evaluation's end
+    bool keep_units = false;  ///< units of a forward stay until end_backward, or an evaluation's end
     at::ScalarType input_dtype =
-        at::ScalarType::Undefined;  ///< floating-point inputs of units are cast to it; Undefined: they are not
+        at::ScalarType::Undefined;  ///< floating-point inputs of units are cast to it; Undefined: not cast
   };
   /// `gathers` may be nullptr: the parameters are always there.
   UnitHooks(std::shared_ptr<UnitGathers> gathers, Options options, std::size_t units);
@@ -29,7 +29,7 @@ class UnitHooks {
 
   /// `unit`: below the number of units.
   void add(BlockCalls& block, std::int32_t unit);
-  /// The next forward is another micro-batch's, or another phase's.
+  /// The next forward belongs to another micro-batch, or another phase.
   void end_backward();
 
  private:

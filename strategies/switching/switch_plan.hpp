@@ -15,7 +15,7 @@ struct StrategyPhase {
   bool same_as(const StrategyPhase& other) const { return strategy == other.strategy && hook == other.hook; }
 };
 
-/// `200:ddp+bf16,400:diloco` (config: switch_at). Returns what is wrong with it, or an empty string.
+/// `200:ddp+bf16,400:diloco` (config: switch_at). Returns the mistake in it, or an empty string.
 std::string parse_switches(const std::string& text, std::vector<StrategyPhase>& phases);
 
 /// Why a job can't be switched to this strategy, or from it, while it runs; empty: it can.

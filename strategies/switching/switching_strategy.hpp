@@ -13,19 +13,19 @@
 
 namespace troupe {
 
-/// A strategy that becomes another one between two steps (config: switch_at). It hands each call to the strategy of the
-/// time, which holds no more than that one would alone.
+/// A strategy that becomes another one between two steps (config: switch_at). It hands each call to the present
+/// strategy, and holds no more memory than that one would alone.
 ///
-/// A switch is all ranks' or nobody's. What it takes of other ranks (the mean of replicas that differ, with their
-/// optimizers' state) is brought into memory of its own first; then comes a barrier; what comes after it cannot fail
-/// but for making the new strategy, which a new generation makes good. A rank that passed the barrier shows that all
-/// have what it takes, so in a new generation those that were interrupted there follow those that were not; switches
-/// are counted for that.
+/// A switch happens on all ranks or on none. First the data of other ranks (the mean of replicas that differ, with
+/// their optimizers' state) comes into separate memory; then follows a barrier. After it only making the new
+/// strategy can fail, and a new generation makes that good. If a rank has passed the barrier, all ranks have the
+/// data. So in a new generation the ranks that were interrupted there follow those that were not; switches are
+/// counted for that.
 class SwitchingStrategy final : public Strategy, public SavedState {
  public:
   explicit SwitchingStrategy(StrategyContext context);
 
-  /// Its own, and whatever the strategy of the time has.
+  /// Its own, and those of the present strategy.
   StrategyCapabilities capabilities() override;
   std::string name() const override { return phase_.strategy; }
   std::string describe() const override;
@@ -71,22 +71,22 @@ class SwitchingStrategy final : public Strategy, public SavedState {
   std::shared_ptr<torch::nn::Module> model_;
   std::vector<std::string> names_;  // of all parameters
   std::unique_ptr<Strategy> inner_;
-  StrategyPhase phase_;        // what all ranks are to be in
-  StrategyPhase installed_;    // what inner_ was made for
+  StrategyPhase phase_;        // the phase that all ranks are to be in
+  StrategyPhase installed_;    // the phase that inner_ was made for
   bool trained_ = false;       // a step has begun since this process joined
   std::int64_t switches_ = 0;  // in the run
   std::int64_t step_ = 0;
   Optimizer* optimizer_ = nullptr;  // of the step under way
-  // Of a switch that is under way: what the model and the optimizer will be.
+  // The coming model and optimizer, of a switch that is under way.
   StrategyPhase next_;
   NamedTensors staged_model_, staged_optimizer_;
   bool staged_ = false;
-  std::optional<StrategyPhase> given_up_;  // a switch that cannot be: not tried again in this generation
+  std::optional<StrategyPhase> given_up_;  // an impossible switch: not tried again in this generation
 
-  std::map<std::string, at::Tensor> saved_own_;  // of a checkpoint, by name, until it is known which strategy wrote it
+  std::map<std::string, at::Tensor> saved_own_;  // of a checkpoint, by name, until the strategy that wrote it is known
 };
 
-/// Lets make_strategy do what `switch_at` asks for.
+/// Makes `switch_at` work in make_strategy.
 void register_switching();
 
 }  // namespace troupe

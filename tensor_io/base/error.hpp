@@ -6,7 +6,7 @@
 
 namespace troupe {
 
-/// Every failure that a user can meet, by what to do about it. `exit_code` maps it to the process's exit status.
+/// Every failure that a user can meet, by its remedy. `exit_code` maps it to the process's exit status.
 enum class ErrorCode : std::uint8_t {
   ok = 0,
   usage,        ///< a flag, a config key or a call that cannot mean anything (exit 2)
@@ -27,11 +27,11 @@ enum class ErrorCode : std::uint8_t {
   device_lost,  ///< the GPU or its driver failed: this process cannot use it again, another one may (exit 70)
 };
 
-/// The name of the code as messages have it: `bad data`.
+/// The name of the code in messages: `bad data`.
 std::string_view to_string(ErrorCode code) noexcept;
 
-/// What a failure says: who, where in the run, doing what, why, and what to do now. Empty and negative fields are not
-/// printed.
+/// The content of a failure: the rank and actor, the place in the run, the operation, the cause and the remedy. Empty
+/// and negative fields are not printed.
 struct ErrorReport {
   ErrorCode code = ErrorCode::internal;
   int rank = -1;
@@ -48,8 +48,8 @@ struct ErrorReport {
 /// Whether another generation without the rank at fault may go on: a peer is gone, or did not come in time.
 bool may_be_recovered(ErrorCode code) noexcept;
 
-/// The exit status of a process that ends for this reason. An interrupt is 130; the caller that knows it was SIGTERM
-/// says 143.
+/// The exit status of a process that ends for this reason. An interrupt is 130; the caller returns 143 if it knows that
+/// it was SIGTERM.
 int exit_code(ErrorCode code) noexcept;
 
 /// The one exception type of the library. `what()` is the report on one line.

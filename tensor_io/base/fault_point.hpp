@@ -7,9 +7,9 @@
 namespace troupe {
 
 /// A place where a test may hurt this process. TROUPE_FAULT=`slot=1,step=5,at=vote,signal=9` sends the signal to the
-/// process when slot 1 comes by `vote` in step 5, in the slot's first life (`life=1`: in its second); several are
-/// separated by semicolons. Where ranks share a process, the thread's FaultWatch is called, and what
-/// it throws passes through. Without either it costs two loads and branches. Any thread.
+/// process when slot 1 comes to `vote` in step 5, in the slot's first life (`life=1`: in its second). Semicolons
+/// separate several. If ranks share a process, it calls the thread's FaultWatch, whose exceptions pass through. Without
+/// either it costs two loads and branches. Any thread.
 ///
 /// Places: allocate (in step -1), connect (to the other ranks of a Gloo communicator; in step 0), data, forward,
 /// backward, buckets, collective, reduced, vote, voted, committed, optimizer, stage, switch, switched, validate, save,
@@ -20,7 +20,7 @@ void fault_point(const char* place, std::int64_t step);
 
 /// All of them.
 const std::vector<std::string>& fault_places();
-/// Throws Error(usage), which names `source`, for another one.
+/// Throws Error(usage), which names `source`, for a place that is not one of them.
 void check_fault_place(const std::string& source, const std::string& place);
 
 /// A fault of TROUPE_FAULT.
@@ -31,18 +31,18 @@ struct PlannedFault {
   std::int64_t step = 0;
   int signal = 9;
 };
-/// Those of TROUPE_FAULT, of all slots. Throws Error(usage) with the first word that means nothing.
+/// The faults of TROUPE_FAULT, of all slots. Throws Error(usage) with the first word without a meaning.
 std::vector<PlannedFault> planned_faults();
 
-/// Stands in for the process where several ranks share one: what happens to a rank happens to its threads.
+/// Replaces the process if several ranks share one: a fault of a rank hits its threads.
 class FaultWatch {
  public:
   virtual ~FaultWatch() = default;
-  /// One of the rank's threads has come by a place. May hold it up, or end it by an exception.
+  /// One of the rank's threads has come to a place. May delay it, or end it by an exception.
   virtual void at(const char* place, std::int64_t step) = 0;
 };
 
-/// The calling thread's; empty where its rank has a process of its own.
+/// The calling thread's; empty if its rank is a whole process.
 const std::shared_ptr<FaultWatch>& fault_watch() noexcept;
 void set_fault_watch(std::shared_ptr<FaultWatch> watch) noexcept;
 

@@ -3,7 +3,7 @@
 
 namespace troupe {
 
-/// `place` has another value while it lives, and then the one from before.
+/// Gives `place` another value while it lives, and then the one from before.
 template <class T>
 class HeldValue {
  public:

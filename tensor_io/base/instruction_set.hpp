@@ -8,11 +8,11 @@
 
 namespace troupe {
 
-/// What the files named _avx2 and _avx512 are compiled for; see CMakeLists.txt.
+/// The targets of the files named _avx2 and _avx512; see CMakeLists.txt.
 enum class InstructionSet { generic, avx2, avx512 };
 
-/// The widest that this processor has all of. LibTorch's ATEN_CPU_CAPABILITY (default, avx2) holds for Troupe's kernels
-/// too, so that a newer processor can play an older one.
+/// The widest set that this processor has completely. LibTorch's ATEN_CPU_CAPABILITY (default, avx2) holds for Troupe's
+/// kernels too, so that a newer processor can act as an older one.
 inline InstructionSet instruction_set() noexcept {
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;  // clang 14's __builtin_cpu_supports does not know F16C's name

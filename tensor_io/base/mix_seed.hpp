@@ -13,7 +13,7 @@ constexpr std::uint64_t mix_bits(std::uint64_t x) noexcept {
 }
 constexpr std::uint64_t kSeedStep = 0x9e3779b97f4a7c15ull;  ///< SplitMix64's increment
 
-/// One 64-bit value out of many by mix_bits: the seed of whatever these numbers identify.
+/// One 64-bit value out of many by mix_bits: a seed for the thing that these numbers identify.
 constexpr std::uint64_t mix_seed(std::uint64_t seed, std::initializer_list<std::uint64_t> parts) noexcept {
   std::uint64_t state = mix_bits(seed + kSeedStep);
   for (const auto part : parts) state = mix_bits(state + kSeedStep + part);

@@ -6,7 +6,7 @@
 
 namespace troupe {
 
-/// The number that all of `text` is, as std::from_chars reads one; nothing if a part is no number, or out of range.
+/// The number that `text` is as a whole, as std::from_chars reads one; nothing if a part is no number, or out of range.
 template <class Number>
 std::optional<Number> number_of(std::string_view text) {
   Number value{};

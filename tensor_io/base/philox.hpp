@@ -14,8 +14,8 @@ struct PhiloxNumbers {
 };
 
 /// Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011): the four numbers of a counter
-/// whose low half is `offset` and whose high half is `subsequence`. What at::Philox4_32(key, subsequence, offset) gives
-/// first, in plain types, so that nvcc can see it.
+/// whose low half is `offset` and whose high half is `subsequence`. They are the first ones of at::Philox4_32(key,
+/// subsequence, offset), in plain types, so that nvcc can read them.
 TROUPE_HOST_DEVICE inline PhiloxNumbers philox(std::uint64_t key, std::uint64_t subsequence, std::uint64_t offset) {
   constexpr std::uint32_t kMultiply0 = 0xD2511F53, kMultiply1 = 0xCD9E8D57, kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
   constexpr int kRounds = 10;

@@ -11,9 +11,9 @@
 
 namespace troupe {
 
-/// What a registry's entry shows of itself: in the config's help, and in the refusal of an unknown name.
+/// The public part of a registry's entry: in the config's help, and in the refusal of an unknown name.
 struct RegisteredName {
-  std::string name;         ///< as a setting has it
+  std::string name;         ///< as in a setting
   std::string description;  ///< one line for the help; may be empty
 };
 
@@ -68,7 +68,7 @@ class Registry {
     return names;
   }
 
-  /// All, in the order of the alphabet.
+  /// All, in alphabetical order.
   std::vector<RegisteredName> sorted_names() const {
     auto sorted = names();
     std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.name < b.name; });

@@ -4,7 +4,7 @@
 
 namespace troupe {
 
-/// The steady clock's reading: what intervals and deadlines are measured by.
+/// The steady clock's reading, for intervals and deadlines.
 inline std::int64_t steady_now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {

@@ -14,7 +14,7 @@
 
 namespace troupe {
 
-/// Something that a thread of a rank did for a while, or a message that reached it. Times are of the steady clock.
+/// An action of a rank's thread over some time, or a message that reached it. Times are of the steady clock.
 struct TraceEvent {
   enum class Kind : std::uint8_t {
     span,        ///< an actor handles a message, a loader a batch
@@ -31,7 +31,7 @@ struct TraceEvent {
   };
   Kind kind = Kind::span;
   std::int64_t begin_ns = 0, end_ns = 0;
-  std::array<char, 64> name{};    ///< NUL terminated; what is longer is cut
+  std::array<char, 64> name{};    ///< NUL terminated; cut if longer
   std::array<char, 48> detail{};  ///< as name
   const char* from = nullptr;     ///< of a message: a literal
   std::int64_t numel = -1;        ///< of a collective: this rank's contribution; -1: none
@@ -48,7 +48,7 @@ struct TraceEvent {
 
 class TraceRecorder;
 
-/// What one thread, mostly an actor, recorded. Its own thread adds, the recorder reads: a lock that nobody waits for.
+/// The records of one thread, mostly an actor's. Its own thread adds, the recorder reads: a lock without contention.
 class TraceTrack {
  public:
   TraceTrack(std::string name, TraceRecorder& recorder) : name_(std::move(name)), recorder_(recorder) {}
@@ -60,9 +60,9 @@ class TraceTrack {
   std::int64_t began_ns() const noexcept;
   /// The calling thread is the one that adds.
   void set_thread() noexcept;
-  /// Whether that one's number is `id`: the system's, or the lower half of what pthread_self() says. Any thread.
+  /// Whether its number is `id`: the system's, or the lower half of the result of pthread_self(). Any thread.
   bool is_of_thread(std::int64_t id) const noexcept;
-  /// Any thread. Dropped, and counted, where the rank's limit is reached.
+  /// Any thread. Dropped, and counted, if the rank's limit is reached.
   void add(const TraceEvent& event);
 
  private:
@@ -84,15 +84,15 @@ class TraceRecorder {
 
   /// Begins to record.
   void start();
-  /// Stops recording; what was recorded stays.
+  /// Stops recording; the records stay.
   void stop() { recording_.store(false, std::memory_order_release); }
   /// Whether it records now.
   bool recording() const noexcept { return recording_.load(std::memory_order_acquire); }
   /// When recording began, on the steady clock.
   std::int64_t began_ns() const noexcept { return began_ns_.load(std::memory_order_relaxed); }
-  /// Made where there is none. Lives as long as the recorder.
+  /// Makes the track if it is missing. It lives as long as the recorder.
   TraceTrack& track(std::string_view name);
-  /// Whose thread joined with that number (TraceTrack::is_of_thread); nullptr: nobody's.
+  /// The track whose thread joined with that number (TraceTrack::is_of_thread); nullptr: none.
   TraceTrack* track_of_thread(std::int64_t id);
 
   /// The events of all tracks.
@@ -100,7 +100,7 @@ class TraceRecorder {
     std::vector<std::pair<std::string, std::vector<TraceEvent>>> tracks;  ///< in the order in which they were made
     std::int64_t dropped = 0;
   };
-  /// What there is so far; the recorder has it no more.
+  /// The records so far; the recorder drops them.
   Recorded take();
 
  private:
@@ -118,17 +118,17 @@ namespace internal {
 constinit inline thread_local TraceTrack* thread_track = nullptr;
 }  // namespace internal
 
-/// The calling thread's track if its rank records now, or nullptr: a load and a branch where nobody asked for a trace.
+/// The calling thread's track if its rank records now, or nullptr: a load and a branch if no trace was requested.
 inline TraceTrack* active_track() noexcept {
   auto* track = internal::thread_track;
   return track != nullptr && track->recording() ? track : nullptr;
 }
 /// The recorder of the calling thread's rank: for the threads that this one starts. May be empty.
 const std::shared_ptr<TraceRecorder>& trace_recorder() noexcept;
-/// From now on what the calling thread does goes to this track of `recorder`; empty: nowhere.
+/// From now on the calling thread's records go to this track of `recorder`; empty: nowhere.
 void join_trace(std::shared_ptr<TraceRecorder> recorder, std::string_view track);
 
-/// A span of the program's own in the trace, from here to the end of the scope:
+/// A span of the program in the trace, from here to the end of the scope:
 ///
 ///     const troupe::TraceSpan span("tokenise");
 ///
@@ -149,7 +149,7 @@ class TraceSpan {
   void begin(std::string_view name, TraceEvent::Kind kind) noexcept;
   void end() noexcept;
   TraceTrack* track_;
-  TraceEvent::Kind kind_;  // this and what follows: where there is a track
+  TraceEvent::Kind kind_;  // this and the following: only with a track
   std::int64_t begin_ns_;
   std::array<char, 64> name_;
 };

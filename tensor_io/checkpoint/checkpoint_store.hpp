@@ -6,22 +6,22 @@
 #include <string_view>
 #include <vector>
 
-/// What lies in a directory of checkpoints:
+/// The contents of a directory of checkpoints:
 ///
 ///     step-00001200/      a checkpoint: manifest.json, rank-*.safetensors, rank-*.json
-///     latest, best        the name of a checkpoint and its XXH3; `latest` is renamed into place when everything else
-///     is on the disk .tmp-…              under construction (`.tmp-step-00001200.<attempt>`: ranks write their parts
-///     there), or being removed .old-step-00001200  the former step-00001200, while a new one takes its place
+///     latest, best        the name of a checkpoint and its XXH3; `latest` is renamed into place last
+///     .tmp-…              being written (ranks write parts to `.tmp-step-00001200.<attempt>`), or being removed
+///     .old-step-00001200  the former step-00001200, while a new one takes its place
 namespace troupe {
 
 class FolderLock;
 
-/// Locks a directory that one job at a time may write checkpoints to, and creates it where it is missing; touches
-/// nothing in it. A file, .lock, is in it only where the file system knows no flock. Throws Error(unavailable) if
-/// another process keeps it for 5 s, Error(io).
+/// Locks a directory that one job at a time may write checkpoints to, and creates it if it is missing; touches nothing
+/// in it. It makes a file, .lock, only if the file system knows no flock. Throws Error(unavailable) if another process
+/// keeps it for 5 s, Error(io).
 std::shared_ptr<FolderLock> lock_directory(const std::string& directory);
 
-/// `step-00001200`; and back, nothing where the name is another.
+/// `step-00001200`.
 std::string step_folder_name(std::int64_t step);
 /// The step of a folder `step-00001200`; nothing for another name.
 std::optional<std::int64_t> parse_step_folder_name(std::string_view name);
@@ -46,24 +46,24 @@ struct SaveAttempt {
 /// A checkpoint in a directory.
 struct CheckpointEntry {
   std::int64_t step = 0;
-  std::string path;  ///< the folder; one that is being replaced counts where the new one is not there yet
+  std::string path;  ///< the folder; one that is being replaced counts if the new one is not there yet
 };
 
 /// The checkpoints of a directory, unchecked, sorted by step. A directory that does not exist has none. Throws
 /// Error(io).
 std::vector<CheckpointEntry> list_checkpoints(const std::string& directory);
 
-/// In the order in which they are tried and kept: up to `latest` from the newest on, then what a run that was given up
-/// has left above it. Without a `latest` simply from the newest on. A pure function.
+/// In the order in which they are tried and kept: up to `latest` from the newest on, then those above it, which a run
+/// that was given up has left. Without a `latest` simply from the newest on. A pure function.
 std::vector<CheckpointEntry> newest_first(std::vector<CheckpointEntry> checkpoints, std::optional<std::int64_t> latest);
 
 /// The content of `latest` and `best`.
 std::string pointer_text(std::int64_t step);
-/// The step that `directory`/`name` points to; nothing where that file is not there; Error(bad_data) where it is
+/// The step that `directory`/`name` points to; nothing if that file is missing; Error(bad_data) if it is
 /// damaged.
 std::optional<std::int64_t> read_pointer(const std::string& directory, const std::string& name);
-/// What a person's path to a checkpoint or a model means: links are followed, and a file that names a checkpoint
-/// (`checkpoints/best`) means that one. Throws Error(bad_data) where that name is damaged, or leads nowhere.
+/// Resolves a user's path to a checkpoint or a model: links are followed, and a file that names a checkpoint
+/// (`checkpoints/best`) means that one. Throws Error(bad_data) if that name is damaged, or leads nowhere.
 std::string path_meant(const std::string& path);
 
 }  // namespace troupe

@@ -19,35 +19,35 @@ struct SavedCheckpoint {
   std::string warning;  ///< not empty: the checkpoint is good, but old ones could not be removed
 };
 
-/// The first phase of a save, on every rank: writes the part into the attempt's folder and syncs it. It is worth
-/// nothing until somebody publishes the attempt. `live` and `live_written`: SafetensorsOptions's. Throws Error(io) with
-/// file and cause, Error(usage) for a state that cannot be written. Any thread.
+/// The first phase of a save, on every rank: writes the part into the attempt's folder and syncs it. The part is of no
+/// use until a rank publishes the attempt. `live` and `live_written`: SafetensorsOptions's. Throws Error(io) with file
+/// and cause, Error(usage) for a state that cannot be written. Any thread.
 void write_checkpoint_part(const std::string& directory, const SaveAttempt& attempt, const CheckpointPart& part,
                            FileLayer& files = real_files(), std::size_t live = 0,
                            const std::function<void()>& live_written = {});
 
-/// Makes checkpoints of parts, in a directory of its own, so that a reader finds, whenever this process or the machine
-/// stops, the last one that was complete. One owner per directory, one thread.
+/// Makes checkpoints of parts, in a directory that it owns. If this process or the machine stops at any moment, a
+/// reader finds the last complete checkpoint. One owner per directory, one thread.
 class CheckpointWriter {
  public:
-  /// Creates the directory, locks it against other writers, unless `lock` is there already, and clears away what a
-  /// killed run left, but for the folder of `under_way`. Throws Error(usage) for keep_last < 1, Error(unavailable) if
+  /// Creates the directory, locks it against other writers, unless `lock` is there already, and removes the remains of
+  /// killed runs, but for the folder of `under_way`. Throws Error(usage) for keep_last < 1, Error(unavailable) if
   /// another process keeps writing there for 5 s, Error(io).
   CheckpointWriter(std::string directory, std::int64_t keep_last, FileLayer& files = real_files(),
                    const SaveAttempt& under_way = {}, std::shared_ptr<FolderLock> lock = nullptr);
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// The second phase, on one rank, once all `ranks` parts are written: makes a checkpoint of them, step-<step>, makes
-  /// it `latest` and, if so asked, `best`; an older one of the same step is replaced. Then all but the newest
-  /// keep_last, `latest` and `best` are removed. Finishes what another process began before it died. Throws Error(io)
-  /// with file and cause, Error(unavailable) for a part that is not to be seen from here: what was there before is
-  /// still there and good, and nothing half-written stays.
+  /// The second phase, on one rank, once all `ranks` parts are written. It makes a checkpoint of them, step-<step>, and
+  /// makes it `latest` and, on request, `best`; an older one of the same step is replaced. Then all but the newest
+  /// keep_last, `latest` and `best` are removed. Finishes the work of another process that died meanwhile. Throws
+  /// Error(io) with file and cause, Error(unavailable) for a part that this process can't see. After an error the
+  /// earlier checkpoints are still there and good, and nothing half-written stays.
   SavedCheckpoint publish(const SaveAttempt& attempt, std::int64_t ranks, bool best);
-  /// Nothing will come of it.
+  /// The attempt is given up.
   void give_up(const SaveAttempt& attempt) noexcept;
 
-  /// Removes what saves left that failed, but for the folder of `under_way`.
+  /// Removes the remains of failed saves, but for the folder of `under_way`.
   void clear_leftovers(const SaveAttempt& under_way = {});
 
  private:

@@ -8,15 +8,15 @@
 
 namespace troupe {
 
-/// Copies piece after piece of a file that is to be, past the caches, and hashes its chunks on the way: what is hashed
-/// while the cache still has it costs hardly more time than the copy, and a second pass over the memory as much again.
+/// Copies successive pieces of a future file, past the caches, and hashes its chunks on the way. Hashing costs hardly
+/// more time than the copy while the cache still has the piece; a second pass over the memory would cost as much again.
 /// One thread.
 class HashedCopy {
  public:
-  /// `offset`: where the first piece comes in the file, in bytes.
+  /// `offset`: the place of the first piece in the file, in bytes.
   explicit HashedCopy(std::uint64_t offset) : offset_(offset), whole_(offset % FileDigest::kChunkBytes == 0) {}
 
-  /// The next piece, from memory that nobody changes meanwhile. The two do not overlap.
+  /// The next piece, from memory that does not change meanwhile. The two do not overlap.
   void add(void* to, std::span<const std::byte> from);
   /// The next piece is not seen here: the chunks that it touches have no hash.
   void skip(std::uint64_t bytes);
@@ -25,7 +25,7 @@ class HashedCopy {
 
  private:
   std::uint64_t offset_;  // of the next piece
-  bool whole_;            // of the chunk that is open all came by that there is up to `offset_`
+  bool whole_;            // all of the open chunk up to `offset_` came by
   Xxh3Stream open_;       // its bytes
   ChunkHashes hashes_;
 };

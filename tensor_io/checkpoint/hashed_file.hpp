@@ -11,11 +11,11 @@
 
 namespace troupe {
 
-/// Reads any part of a file whose digest is known. The bytes handed out are the very ones that were hashed, chunk by
-/// chunk; nothing else of the file is read. One thread.
+/// Reads any part of a file whose digest is known. The returned bytes are the same that were hashed, chunk by chunk;
+/// nothing else of the file is read. One thread.
 class HashedFile {
  public:
-  /// What is referred to outlives this. `blame` names what lies at an offset, for errors; may be empty.
+  /// All references outlive this. `blame` names the content at an offset, for errors; may be empty.
   HashedFile(const BoundedFile& file, const FileDigest& digest, std::function<std::string(std::uint64_t)> blame = {});
 
   /// Throws Error(bad_data) that names the range whose hash differs, Error(io).

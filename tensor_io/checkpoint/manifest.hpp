@@ -14,7 +14,7 @@ namespace troupe {
 /// The part of a global tensor that one file holds, under the tensor's name.
 struct TensorSlice {
   std::string file;                   ///< name within the checkpoint's folder
-  std::vector<std::int64_t> offsets;  ///< where it starts in the global tensor, one per dimension
+  std::vector<std::int64_t> offsets;  ///< its start in the global tensor, one per dimension
   std::vector<std::int64_t> shape;
 };
 
@@ -25,12 +25,12 @@ struct ManifestTensor {
   std::vector<TensorSlice> slices;  ///< disjoint; together they are the tensor
 };
 
-/// Why the slices are not the tensor: one reaches out of it, two overlap, or, of a `whole` one, something is missing.
-/// Empty where they are.
+/// Why the slices are not the tensor: one reaches out of it, two overlap, or, for a `whole` one, a part is missing.
+/// Empty if they are the tensor.
 std::string wrong_slices(const ManifestTensor& tensor, bool whole);
 
-/// `manifest.json`: what a checkpoint consists of. It carries its own XXH3-64, so a torn or damaged one is recognised.
-/// A value; any thread.
+/// `manifest.json`: the parts of a checkpoint. It has its own XXH3-64, so a torn or damaged one is recognised. A value;
+/// any thread.
 struct Manifest {
   static constexpr std::int64_t kFormatVersion = 1;
   static constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 20;
@@ -49,18 +49,18 @@ struct Manifest {
   /// Of a checkpoint, or of one rank's part until it is published.
   enum class Kind { whole, part };
 
-  /// Throws Error(usage) where a text is not valid UTF-8 or more is in it than from_text accepts.
+  /// Throws Error(usage) if a text is not valid UTF-8, or it has more than from_text accepts.
   std::string to_text(Kind kind = Kind::whole) const;
-  /// Believes nothing: the hash first, then version, types, ranges, names, and, of a whole one, that slices fill their
-  /// tensors exactly. Throws Error(bad_data) whose operation is `where`.
+  /// Trusts nothing: checks the hash first, then version, types, ranges, names, and, for a whole one, that slices fill
+  /// their tensors exactly. Throws Error(bad_data) whose operation is `where`.
   static Manifest from_text(std::string_view text, const std::string& where, Kind kind = Kind::whole);
 
  private:
   void check_readable(const std::string& text) const;
 };
 
-/// The manifest of a checkpoint out of its ranks' parts, by rank; step and metadata are the first one's. Throws
-/// Error(bad_data), whose operation is `where`, where they are not of one checkpoint; from_text says whether they are
+/// The manifest of a checkpoint out of its ranks' parts, by rank; step and metadata are those of the first. Throws
+/// Error(bad_data), whose operation is `where`, if they are not of one checkpoint; from_text checks whether they are
 /// all of it.
 Manifest merge_manifests(std::vector<Manifest> parts, const std::string& where);
 

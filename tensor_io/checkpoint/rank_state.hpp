@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-/// What a checkpoint keeps of one rank, in its rank-*.json: text that explains itself, since users keep it. A value.
+/// One rank's state in a checkpoint, in its rank-*.json: text that explains itself, since users keep it. A value.
 struct RankState {
   static constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20;
 

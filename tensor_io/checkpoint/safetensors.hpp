@@ -17,23 +17,23 @@
 #include "tensor_io/layout/named_state.hpp"
 
 /// The safetensors format: eight bytes with the header's length, a JSON header, the tensors' bytes without gaps. Little
-/// endian, as every machine that LibTorch runs on. The types of less than eight bits (F4, F6) are refused: LibTorch has
-/// no tensor of one such number.
+/// endian, as every machine that LibTorch runs on. Types of less than eight bits (F4, F6) are refused: LibTorch has no
+/// tensor of one such number.
 namespace troupe {
 
 /// `F32` and so on; nothing for a dtype that the format or Troupe does not have.
 std::optional<std::string_view> safetensors_dtype(at::ScalarType dtype) noexcept;
 std::optional<at::ScalarType> scalar_type_of(std::string_view safetensors_dtype) noexcept;
 
-/// The number of elements, or nothing if the product, or the bytes of `element_bytes` each, leave 63 bits, or a
-/// dimension is negative.
+/// The number of elements. Nothing if a dimension is negative, or the product, or its bytes of `element_bytes` each,
+/// leave 63 bits.
 std::optional<std::int64_t> checked_numel(std::span<const std::int64_t> shape, std::size_t element_bytes) noexcept;
 
-/// A CPU tensor without values; Error(unavailable) where there is no memory for it.
+/// A CPU tensor without values; Error(unavailable) if there is no memory for it.
 at::Tensor empty_tensor(at::IntArrayRef shape, at::ScalarType dtype, const std::string& operation);
 
-/// Why a tensor may not be called that, or empty. Names never become paths here, but somebody else's tool may make one
-/// of them.
+/// Why a tensor may not have this name, or empty. Names never become paths here, but another tool may make a path of
+/// one.
 std::string refused_name(std::string_view name);
 
 struct SafetensorsEntry {
@@ -47,21 +47,21 @@ struct SafetensorsEntry {
 /// In the reference writer's order: by element width, then by name, so that each is aligned.
 void sort_for_file(std::vector<TensorPart>& parts);
 
-/// The tensors of a file begin at a multiple of this many bytes, by how many bytes they have: of a page, so that they
-/// can go to disk without a copy; of a large file of a chunk of its digest, so that chunks of tensors can be hashed
-/// before there is a header.
+/// The tensors of a file begin at a multiple of a number of bytes, which depends on their size. In a small file it is a
+/// page, so that they can go to disk without a copy. In a large file it is a chunk of its digest: then chunks of
+/// tensors can be hashed before there is a header.
 std::uint64_t tensors_begin_at(std::uint64_t tensor_bytes) noexcept;
 
 struct SafetensorsOptions {
   std::map<std::string, std::string> metadata;  ///< goes into `__metadata__`
   ChunkHashes hashes;                  ///< of the tensors' bytes, by chunks counted from the first one's first byte
-  std::size_t live = 0;                ///< once the first of them, so many, are written, `live_written` is called
+  std::size_t live = 0;                ///< `live_written` is called once this many tensors, the first ones, are written
   std::function<void()> live_written;  ///< may be empty
 };
 
-/// Writes `parts` (on any device; unique names; in a file's order) into `file`. Where they start in their global
-/// tensors is written under DCP's sharding key. Throws Error(usage) for a tensor that the format cannot hold,
-/// Error(io). The caller finishes the file.
+/// Writes `parts` (on any device; unique names; in a file's order) into `file`, and their start in the global tensors
+/// under DCP's sharding key. Throws Error(usage) for a tensor that the format cannot hold, Error(io). The caller
+/// finishes the file.
 void write_safetensors(DurableFile& file, const std::vector<TensorPart>& parts, const SafetensorsOptions& options = {});
 
 /// One file at `path`, whole or not at all: written beside it, fsynced, renamed over it. `safetensors.torch.load_file`
@@ -69,8 +69,8 @@ void write_safetensors(DurableFile& file, const std::vector<TensorPart>& parts, 
 void save_safetensors(const std::string& path, const NamedTensors& tensors,
                       const std::map<std::string, std::string>& metadata = {}, FileLayer& files = real_files());
 
-/// A safetensors file from anybody. The constructor reads the header and believes nothing: header of at most 100 MB, at
-/// most 65,536 tensors of at most 64 dimensions, dtype × shape = range, ranges that tile the rest of the file exactly.
+/// A safetensors file from an untrusted source. The constructor reads the header and checks it: at most 100 MB, at most
+/// 65,536 tensors of at most 64 dimensions, dtype × shape = range, ranges that tile the rest of the file exactly.
 /// Throws Error(bad_data) with file, tensor and field. One thread.
 class SafetensorsFile {
  public:
@@ -89,7 +89,7 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const noexcept { return metadata_; }
   /// The bytes before the first tensor: length and header.
   std::span<const std::byte> head() const noexcept { return std::as_bytes(std::span(head_)); }
-  /// Null if there is none of that name.
+  /// Null if there is no tensor of that name.
   const SafetensorsEntry* find(std::string_view name) const noexcept;
 
   /// A new CPU tensor with that entry's values; nothing else of the file is read.
@@ -105,7 +105,7 @@ class SafetensorsFile {
   std::map<std::string, std::size_t, std::less<>> by_name_;
 };
 
-/// All of them, by name in the file's order.
+/// All tensors, by name in the file's order.
 NamedTensors load_safetensors(const std::string& path);
 
 }  // namespace troupe

@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-/// How saved tensors differ from live ones, one sentence fragment per tensor. Names are sorted.
+/// The differences between saved and live tensors, one sentence fragment per tensor. Names are sorted.
 struct StateDifference {
   std::vector<std::string> missing;  ///< live, not saved
   std::vector<std::string> extra;    ///< saved, not live
@@ -18,14 +18,14 @@ struct StateDifference {
 
   /// Whether nothing differs.
   bool empty() const noexcept { return missing.empty() && extra.empty() && renamed.empty() && different.empty(); }
-  /// The first three of each kind, and how many more there are.
+  /// The first three of each kind, and the number of the others.
   std::string describe() const;
 };
 
 /// Compares names, shapes and dtypes, not values. A pure function.
 StateDifference compare_state(const NamedTensors& saved, const NamedTensors& live);
 
-/// Those whose name starts with `prefix` ("model."), under their full names; the tensors are shared.
+/// The tensors whose names start with `prefix` ("model."), under their full names; the tensors are shared.
 NamedTensors with_prefix(const NamedTensors& tensors, std::string_view prefix);
 
 /// Copies each saved tensor's values into the live one of the same name, outside of autograd; live tensors may be views

@@ -15,15 +15,15 @@ TensorPart whole_part(const std::string& name, const at::Tensor& tensor);
 /// Rows [begin, end) of the first dimension; `tensor` is the whole one, and the part a view of it.
 TensorPart rows_part(const std::string& name, const at::Tensor& tensor, std::int64_t begin, std::int64_t end);
 
-/// What rank `rank` of `ranks` writes of tensors that every rank has: about as many bytes as each other rank, cut
-/// between the rows of a tensor. Views of the tensors. The same tensors give each rank its own share, and nothing
-/// twice. A pure function of names and shapes.
+/// Rank `rank`'s part, of `ranks`, of tensors that every rank has: about as many bytes as each other rank's, cut
+/// between the rows of a tensor. Views of the tensors. The same tensors give each rank its own part, and nothing twice.
+/// A pure function of names and shapes.
 std::vector<TensorPart> parts_for(const NamedTensors& tensors, std::int64_t rank, std::int64_t ranks);
 
-/// What rank `rank` writes of tensors of which each rank may have its own (buffers): rank 0 all of them.
+/// Rank `rank`'s part of tensors that may differ between ranks (buffers): rank 0 has all of them.
 std::vector<TensorPart> parts_of_first(const NamedTensors& tensors, std::int64_t rank);
 
-/// A part's values as one tensor of its shape on the CPU; a view where it is one piece.
+/// A part's values as one tensor of its shape on the CPU; a view if it is one piece.
 at::Tensor values_of(const TensorPart& part);
 
 }  // namespace troupe

@@ -11,7 +11,7 @@
 
 namespace troupe {
 
-/// Where a rank reads a state from, tensor by tensor and no more than it needs. One thread.
+/// A source of a rank's state, read tensor by tensor and no more than it needs. One thread.
 class StateReader {
  public:
   struct Entry {
@@ -19,7 +19,7 @@ class StateReader {
     std::vector<std::int64_t> shape;
   };
   virtual ~StateReader() = default;
-  /// What there is, by name.
+  /// The entries, by name.
   virtual const std::map<std::string, Entry, std::less<>>& entries() const noexcept = 0;
   /// The block that starts at `offsets` and has the shape of `target`, whose strides are any, and whose dtype is the
   /// entry's. Throws Error(bad_data), Error(io); Error(internal) for a block that is not there.

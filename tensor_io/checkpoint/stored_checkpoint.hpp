@@ -11,9 +11,9 @@
 
 namespace troupe {
 
-/// One checkpoint. The constructor reads the manifest, checks its hash and rules, and that every file is there and of
-/// the right length. The files of tensors are opened, and their headers compared, when something in them is read; every
-/// byte that is handed out has been hashed. Throws Error(bad_data), Error(io). One thread.
+/// One checkpoint. The constructor reads the manifest, checks its hash and rules, and that every file is there and has
+/// the right length. A file of tensors is opened, and its header compared, when a tensor in it is read; every returned
+/// byte has been hashed. Throws Error(bad_data), Error(io). One thread.
 class CheckpointFolder final : public StateReader {
  public:
   explicit CheckpointFolder(std::string path);

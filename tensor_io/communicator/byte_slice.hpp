@@ -12,7 +12,7 @@ struct ByteSlice {
   std::int64_t count;
 };
 
-/// Of `bytes`, cut between cache lines into one part for each rank: rank `rank`'s, perhaps an empty one.
+/// The part of rank `rank`, perhaps empty, of `bytes` cut between cache lines into one part for each rank.
 inline ByteSlice slice_of(std::int64_t bytes, int rank, int world_size) {
   const std::int64_t lines = (bytes + kCacheLine - 1) / kCacheLine;
   const std::int64_t part = (lines + world_size - 1) / world_size * kCacheLine;

@@ -29,17 +29,17 @@ enum class CollectiveKind : std::uint8_t {
 
 std::string_view to_string(CollectiveKind kind) noexcept;
 
-/// What one rank is about to do on a communicator. Two ranks that meet in a collective must agree in everything but
+/// One rank's next action on a communicator. Two ranks that meet in a collective must agree in everything but
 /// `started_ns`, `finished` and, for send and recv, the peer.
 struct CollectiveRecord {
   std::uint64_t sequence = 0;  ///< counts from 1 on each communicator, collectives and point-to-point calls apart
   CollectiveKind kind = CollectiveKind::barrier;
-  std::uint8_t reduce_op = 0;    ///< ReduceOp, 0 where there is none
-  std::int8_t dtype = -1;        ///< at::ScalarType, -1 where there is no tensor
+  std::uint8_t reduce_op = 0;    ///< ReduceOp, 0 if there is none
+  std::int8_t dtype = -1;        ///< at::ScalarType, -1 if there is no tensor
   std::int32_t peer = -1;        ///< root, destination or source
   std::int64_t numel = 0;        ///< elements of this rank's contribution
   std::int64_t step = -1;        ///< optimizer step that it belongs to
-  std::array<char, 48> label{};  ///< what it is for: "bucket 3", "vote"; NUL terminated
+  std::array<char, 48> label{};  ///< its purpose: "bucket 3", "vote"; NUL terminated
   std::int64_t started_ns = 0;   ///< steady clock
   bool finished = false;
 
@@ -49,8 +49,8 @@ struct CollectiveRecord {
       const noexcept;  ///< equal on all ranks of a collective and on both of a send; label and step included
 };
 
-/// The last 4,096 collectives of one communicator on one rank, written by the thread that launches them and read by any
-/// other (the watchdog, which names a rank that hangs; the dump after a failure).
+/// The last 4,096 collectives of one communicator on one rank. The launching thread writes it, and any other may read
+/// it (the watchdog, which names a rank that hangs; the dump after a failure).
 class CollectiveLedger {
  public:
   static constexpr std::size_t kCapacity = 4096;
@@ -65,7 +65,7 @@ class CollectiveLedger {
 
   /// The collective that is under way now, if any. Any thread.
   std::optional<CollectiveRecord> in_flight() const;
-  /// How many were finished, point-to-point calls apart. Any thread.
+  /// The number of finished ones, point-to-point calls apart. Any thread.
   std::uint64_t finished_count() const noexcept { return finished_.load(std::memory_order_acquire); }
   /// Time spent in finished collectives so far, mostly waiting for the others. Any thread.
   std::chrono::nanoseconds time_inside() const noexcept {

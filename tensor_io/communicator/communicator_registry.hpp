@@ -14,14 +14,14 @@ class Communicator;
 struct CommunicatorOptions;
 
 /// Makes this rank's communicator of a group. Collective: every rank of the group calls it with the same options but
-/// `rank`, `host` and `interface_address`, and all of them have at least two ranks. Ranks find each other by
-/// `options.rendezvous`, with keys that begin with `options.name`. Called on the thread that asks for the communicator:
+/// `rank`, `host` and `interface_address`. A group has at least two ranks. They find each other by
+/// `options.rendezvous`, with keys that begin with `options.name`. Called on the thread that requests the communicator:
 /// at the start of the job, after a rank has died, and for each group that split() makes. Throws Error(timeout) if a
 /// rank does not come within `options.timeout`, Error(unavailable) if the back end cannot work here.
 using CommunicatorFactory = std::function<std::unique_ptr<Communicator>(CommunicatorOptions options)>;
 
-/// The tensors that a back end moves: the CPU's, those of a device (GPU), or both. A job whose `device` it does not
-/// serve is refused before the first rank waits.
+/// The tensors that a back end moves: the CPU's, those of a device (GPU), or both. A job with another `device` is
+/// refused before the first rank waits.
 enum class TensorPlace : std::uint8_t { cpu, device, any };
 
 /// Adds a back end for `--backend NAME`; the config allows the name from then on, and --help shows `description` (one
@@ -31,7 +31,7 @@ enum class TensorPlace : std::uint8_t { cpu, device, any };
 void register_communicator(const std::string& name, const std::string& description, CommunicatorFactory factory,
                            TensorPlace moves = TensorPlace::cpu);
 
-/// Those that ship, then those that were registered, each in the order of registration. Any thread.
+/// The shipped ones, then the registered ones, each in the order of registration. Any thread.
 std::vector<RegisteredName> known_communicators();
 
 namespace detail {

@@ -16,8 +16,8 @@ std::vector<std::string> all_gather_at_rendezvous(const CommunicatorOptions& opt
                                                   const std::string& value,
                                                   std::chrono::steady_clock::time_point deadline);
 
-/// Every rank says what keeps it from going on, or nothing. Returns all reasons on one line, the same on all ranks;
-/// empty when all is well.
+/// Every rank gives its reason not to go on, or nothing. Returns all reasons on one line, the same on all ranks; empty
+/// when all is well.
 std::string agree(const CommunicatorOptions& options, const std::string& topic, const std::string& problem,
                   std::chrono::steady_clock::time_point deadline);
 

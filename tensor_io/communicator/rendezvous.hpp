@@ -11,8 +11,8 @@
 
 namespace troupe {
 
-/// Where ranks leave small pieces of data for each other while a communicator is set up: addresses, ids, segment names.
-/// Any thread. A value is written once; keys carry the communicator's name and generation, so nothing is ever
+/// The place in which ranks leave small data for each other while a communicator is set up: addresses, ids, segment
+/// names. Any thread. A value is written once; keys have the communicator's name and generation, so nothing is ever
 /// overwritten.
 class Rendezvous {
  public:
@@ -23,8 +23,8 @@ class Rendezvous {
   virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
   /// Frees every waiter, now and later; the first reason wins.
   virtual void abort(const ErrorReport& reason) noexcept = 0;
-  /// Throws Error(aborted) naming `operation` once `abort` was called. A wait of the set-up that is not `get`'s asks
-  /// this again and again: the peer that it waits for may have left.
+  /// Throws Error(aborted) naming `operation` once `abort` was called. Set-up waits other than `get` call this again
+  /// and again: the peer that they wait for may have left.
   virtual void throw_if_aborted(const std::string& operation) = 0;
 };
 

@@ -3,7 +3,7 @@
 
 #include "tensor_io/device/pack_items.hpp"
 
-// What the one .cu file offers the C++ side, in plain types: nvcc sees nothing of LibTorch.
+// The interface of the one .cu file for the C++ side, in plain types: nvcc sees nothing of LibTorch.
 namespace troupe::cuda {
 
 enum class Number : std::uint8_t { f32, f16, bf16 };
@@ -16,8 +16,8 @@ int pack(void* bucket, Number bucket_type, PackItems& items, Number source_type,
 int scale_and_check(void* data, std::int64_t numel, Number type, float scale, double* partials, double* result,
                     void* stream);
 
-/// Which of `numel` elements a dropout keeps, four by one count of Philox's (key, subsequence). `key_there`: the key,
-/// on the device; nullptr: `key` is it.
+/// The elements, of `numel`, that a dropout keeps, four by one count of Philox's (key, subsequence). `key_there`: the
+/// key, on the device; nullptr: it is `key`.
 int dropout_mask(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key,
                  const std::int64_t* key_there, std::uint64_t subsequence, void* stream);
 

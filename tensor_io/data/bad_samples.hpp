@@ -9,9 +9,9 @@
 
 namespace troupe {
 
-/// A data set whose bad samples are left out (on_bad_sample = "skip"): the next good one stands in for each, so that
-/// batches keep their sizes, and the same one on every rank and in every run. Only Error(bad_data) of a sample is
-/// passed over, and no more than kMostInARow of them behind each other.
+/// A data set without its bad samples (on_bad_sample = "skip"). The next good one replaces each, the same on every rank
+/// and in every run, so that batches keep their sizes. Only Error(bad_data) of a sample is passed over, and no more
+/// than kMostInARow of them in a row.
 class SkipBadSamples final : public Dataset {
  public:
   static constexpr std::int64_t kMostInARow = 100;
@@ -42,7 +42,7 @@ class SkipBadSamples final : public Dataset {
   mutable std::vector<std::string> notices_;  // guarded by mutex_
 };
 
-/// As options.on_bad_sample says: the data sets as they are, or without their bad samples.
+/// By options.on_bad_sample: the data sets as they are, or without their bad samples.
 TrainAndHeldOut skip_bad_samples(TrainAndHeldOut data, const DataOptions& options);
 
 }  // namespace troupe

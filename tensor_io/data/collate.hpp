@@ -7,18 +7,18 @@
 
 namespace troupe {
 
-/// What Dataset::collate may be: pure functions, any thread. A batch's tensors are new memory on the samples' device.
-/// It has no index yet. Both throw Error(usage) that names `dataset`, the field and the sample.
+/// Functions for Dataset::collate: pure, any thread. A batch's tensors are new memory on the samples' device. It has no
+/// index yet. Both throw Error(usage) that names `dataset`, the field and the sample.
 
 /// Each field of the samples as one tensor (n, ...) of the same dtype. All samples must have the same names, in the
 /// same order, shapes and dtypes.
 Batch stack(const std::vector<Example>& examples, const std::string& dataset = "data set");
 
-/// How `pad_to_longest` pads.
+/// The padding of `pad_to_longest`.
 struct PadOptions {
-  std::map<std::string, double> values = {};  ///< by field, where it is not 0: `{{"labels", -100}}`
-  /// Name of the mask that is added, (n, longest) bool: true is a sample's own, false is padding. As bool it is what
-  /// scaled_dot_product_attention takes; nn::MultiheadAttention's key_padding_mask is its logical_not(). Empty: none.
+  std::map<std::string, double> values = {};  ///< by field, if it is not 0: `{{"labels", -100}}`
+  /// Name of the mask that is added, (n, longest) bool: true is a sample's own, false is padding. As bool it suits
+  /// scaled_dot_product_attention; nn::MultiheadAttention's key_padding_mask is its logical_not(). Empty: none.
   std::string mask = "attention_mask";
   std::string mask_of = {};  ///< the field whose lengths the mask has; empty: the first one
 };

@@ -4,7 +4,7 @@
 
 namespace troupe {
 
-/// What to train on and how it is cut into batches.
+/// The data to train on, and its batches.
 struct DataOptions {
   std::string data = "synthetic";  ///< a name of known_datasets(): one that ships, or of register_dataset
   std::string data_dir;            ///< the file or folder of the data set; digits: empty finds the one that is shipped
@@ -14,7 +14,7 @@ struct DataOptions {
   bool shuffle = true;
   std::int64_t shuffle_buffer = 1024;  ///< data read by shards: samples that are shuffled among themselves
   std::string on_bad_sample = "stop";  ///< a sample that cannot be read: stop, or skip
-  bool drop_last = true;               ///< drop the last batch of an epoch where it is smaller
+  bool drop_last = true;               ///< drop the last batch of an epoch if it is smaller
   bool augment = false;                ///< random crop and flip
   std::int64_t num_classes = 10;
   std::int64_t in_channels = 3;

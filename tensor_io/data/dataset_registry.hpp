@@ -14,13 +14,13 @@ namespace troupe {
 
 class Dataset;
 
-/// What to train on, and what to measure on; the second may be empty: no validation.
+/// The data to train on, and the data to measure on; the second may be empty: no validation.
 using TrainAndHeldOut = std::pair<std::shared_ptr<const Dataset>, std::shared_ptr<const Dataset>>;
 
 /// Makes a data set that the setting `data` names. Called once by each rank, on its thread; several simulated ranks
-/// call it at the same time. `seed` is the run's: what the factory draws at random it takes from there, so that all
-/// ranks have the same data. Throws Error(usage) for a setting that makes no sense, Error(unavailable) or (bad_data)
-/// for files.
+/// call it at the same time. `seed` is the run's: the factory derives its random numbers from it, so that all ranks
+/// have the same data. Throws Error(usage) for a setting that makes no sense, Error(unavailable) or (bad_data) for
+/// files.
 using DatasetFactory = std::function<TrainAndHeldOut(const DataOptions& options, std::uint64_t seed)>;
 
 /// Adds a data set for `--data NAME`; the config allows the name from then on, and --help shows `description` (one
@@ -28,11 +28,11 @@ using DatasetFactory = std::function<TrainAndHeldOut(const DataOptions& options,
 /// replaced. Any thread. Throws Error(usage) for an empty factory.
 void register_dataset(const std::string& name, const std::string& description, DatasetFactory factory);
 
-/// Those that ship, then those that were registered, each in the order of registration. Any thread.
+/// The shipped ones, then the registered ones, each in the order of registration. Any thread.
 std::vector<RegisteredName> known_datasets();
 
-/// The data set that the options name: what to train on, and what to measure on. Errors name file and offset; an
-/// unknown name is Error(usage) with all known ones. The setting `on_bad_sample` holds for all of them.
+/// The data set that the options name: the data to train on, and the data to measure on. Errors name file and offset;
+/// an unknown name is Error(usage) with all known ones. The setting `on_bad_sample` holds for all of them.
 TrainAndHeldOut make_datasets(const DataOptions& options, std::uint64_t seed);
 
 namespace detail {

@@ -17,7 +17,7 @@ TrainAndHeldOut read_cifar10(const DataOptions& options);
 /// A CSV file of numbers whose last column is the label; every fifth row is held out.
 TrainAndHeldOut read_csv(const DataOptions& options);
 
-/// Images made on the fly, a function of (seed, index): class c is a pattern of waves of its own, with noise. 1/10 more
+/// Images made on the fly, a function of (seed, index): each class has its own pattern of waves, with noise. 1/10 more
 /// of them are held out.
 class SyntheticImages final : public Dataset {
  public:

@@ -21,7 +21,7 @@ PartName part_in_name(const std::string& name);
 /// Files that a reader does not read, counted by kind: their extension in small letters, "hidden", "without extension".
 class PassedOver {
  public:
-  /// `name`: a path; what stands before its last / does not count.
+  /// `name`: a path; only the part after its last / counts.
   void add(const std::string& name);
   void add_all(const PassedOver& other);
   std::int64_t count() const;

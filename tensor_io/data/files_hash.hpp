@@ -9,7 +9,7 @@ namespace troupe {
 /// One number for a list of files in their order (Dataset::files_hash).
 class FilesHash {
  public:
-  /// `holds`: bytes, samples, tokens or whatever else tells two files of one name apart.
+  /// `holds`: bytes, samples, tokens or another number that distinguishes two files of one name.
   void add(const std::string& name, std::int64_t holds) {
     value_ = xxh3(name + '\0' + std::to_string(holds) + '\0' + std::to_string(value_));
   }

@@ -7,13 +7,13 @@
 
 namespace troupe {
 
-/// How stored bytes become a model's input.
+/// Turns stored bytes into a model's input.
 struct ImageTransform {
   float scale = 1.0f / 255;     ///< byte -> [0, 1]
   std::vector<float> mean{};    ///< per channel, subtracted after scaling; empty: 0
   std::vector<float> stddev{};  ///< per channel, divided by; empty: 1
   bool augment = false;         ///< shift by up to `padding` pixels (zeros come in) and flip, by (seed, epoch, sample)
-  bool flip = true;             ///< part of augment; off where left and right matter (digits)
+  bool flip = true;             ///< part of augment; off if left and right matter (digits)
   std::int64_t padding = 4;
 };
 
@@ -48,7 +48,7 @@ class ImageDataset final : public Dataset {
 /// labels (N,) i64. Throws Error(bad_data) that names `where` and the first label outside [0, classes).
 void require_labels(const std::string& where, const at::Tensor& labels, std::int64_t classes);
 
-/// Images (N, C, H, W) u8 resized to a square of `image_size` (bilinear, rounded) and, where they have one channel,
+/// Images (N, C, H, W) u8 resized to a square of `image_size` (bilinear, rounded) and, if they have one channel,
 /// repeated to `channels`.
 at::Tensor fit_images(const at::Tensor& images, std::int64_t channels, std::int64_t image_size);
 

@@ -21,21 +21,21 @@ struct CropBox {
 CropBox middle_square(std::int64_t height, std::int64_t width);
 
 /// A part with 8 to 100 % of the area and sides 3:4 to 4:3, a function of `random` (Szegedy et al., "Going Deeper with
-/// Convolutions", 2015; torchvision's RandomResizedCrop). The largest square in the middle where ten draws do not fit.
+/// Convolutions", 2015; torchvision's RandomResizedCrop). The largest square in the middle if ten draws do not fit.
 CropBox random_crop(std::int64_t height, std::int64_t width, std::uint64_t random);
 
 /// A batch of these samples, each of `shape`; `read_sample` writes one's floats and returns its label.
 Batch batch_of_images(std::span<const std::int64_t> indices, std::array<std::int64_t, 3> shape,
                       const std::function<std::int64_t(std::int64_t index, float* out)>& read_sample);
 
-/// How a picture file becomes a model's input: decoded, cut (the middle square, or with `augment` a random part,
-/// flipped half of the time, by (seed, epoch, sample)), resized to `side` (bilinear, antialiased), normalised by
-/// ImageNet's mean and standard deviation (one channel: 0.449 and 0.226, their means).
+/// Turns a picture file into a model's input: decoded, cut (the middle square, or with `augment` a random part, flipped
+/// half of the time, by (seed, epoch, sample)), resized to `side` (bilinear, antialiased), normalised by ImageNet's
+/// mean and standard deviation (one channel: 0.449 and 0.226, their means).
 class ImageReader {
  public:
   /// Throws Error(usage): image_size 0, channels other than 1 and 3.
   ImageReader(const DataOptions& options, bool augment);
-  /// Of what read() writes: (channels, side, side).
+  /// The shape of read()'s result: (channels, side, side).
   std::array<std::int64_t, 3> shape() const noexcept { return {channels_, side_, side_}; }
   /// Throws Error(bad_data) with `where`. Any thread.
   void read(std::span<const std::byte> file, const std::string& where, std::int64_t sample,

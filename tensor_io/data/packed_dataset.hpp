@@ -14,7 +14,7 @@
 namespace troupe {
 
 /// Samples of any tensors, in safetensors files (docs/formats.md), as `troupe pack` writes them: each field of a file
-/// has its samples along the first dimension. A sample is read by its offset. Data that a random augmentation made was
+/// has its samples along the first dimension. A sample is read by its offset. Data from a random augmentation was
 /// packed several times: epoch e reads pass e modulo their number.
 class PackedDataset final : public Dataset {
  public:
@@ -49,7 +49,7 @@ class PackedDataset final : public Dataset {
   std::uint64_t hash_;
 };
 
-/// The folder `data_dir`. Throws Error(unavailable) where it is not there, Error(bad_data) with file and field.
+/// The folder `data_dir`. Throws Error(unavailable) if it is missing, Error(bad_data) with file and field.
 TrainAndHeldOut read_packed(const DataOptions& options);
 
 }  // namespace troupe

@@ -18,8 +18,8 @@ class Permutation {
  public:
   Permutation(std::int64_t n, std::uint64_t key);
   std::int64_t operator()(std::int64_t position) const noexcept;
-  /// Positions, each replaced by what stands there. Many at once take a third of the time that one takes after the
-  /// other.
+  /// Replaces each position by its value. Many at once take a third of the time of single
+  /// calls.
   void apply(std::span<std::int64_t> positions) const;
 
  private:
@@ -38,22 +38,22 @@ struct SamplerOptions {
   bool drop_last = true;  ///< otherwise the last batch is smaller
   std::uint64_t seed = 42;
   bool uneven = false;  ///< ranks' shares may differ by one sample: a job that lost a rank keeps its global batch
-  std::vector<std::int64_t> shard_sizes{};  ///< the data set's: read by shards (ShardOrder), where there are any
+  std::vector<std::int64_t> shard_sizes{};  ///< the data set's: read by shards (ShardOrder), if there are any
   std::int64_t shuffle_buffer = 1024;       ///< then, samples that are shuffled among themselves
   std::vector<std::int64_t> shares{};  ///< samples of a micro-batch by rank, all of them above 0; empty: equal parts
 };
 
 struct SampledBatch {
-  std::vector<std::int64_t> indices;  // batch_size / micro_batches / world_size of them, one more or less where shares
-                                      // are uneven; fewer in a last batch
+  std::vector<std::int64_t> indices;  // batch_size / micro_batches / world_size of them, one more or less if shares are
+                                      // uneven; fewer in a last batch
   double weight = 1;                  // this rank's share of the step's samples times world_size and micro_batches
   std::int64_t counted =
-      0;  // all of them; 0: a last batch has none for this rank, which repeats one that does not count
+      0;  // all of them; 0: a last batch has none for this rank, which repeats a batch that does not count
 };
 
-/// Which samples a rank sees, as a pure function of (seed, epoch, position): the epoch is part of the question, so
-/// it can't be forgotten. A step's samples are the same set whatever the number of ranks: step s covers positions
-/// [s·B, (s+1)·B) of the epoch's order, cut into micro-batches and these into ranks.
+/// The samples of a rank, as a pure function of (seed, epoch, position): the epoch is an argument, so it can't be
+/// forgotten. A step's samples are the same set for any number of ranks: step s covers positions [s·B, (s+1)·B) of the
+/// epoch's order, cut into micro-batches and these into ranks.
 class DistributedSampler {
  public:
   /// Throws Error(usage): batch not divisible by micro-batches times ranks, a data set smaller than one batch.

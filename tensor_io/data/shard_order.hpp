@@ -13,10 +13,10 @@ struct ShardOrderOptions {
 };
 
 /// The order of an epoch for data in files that are best read from front to back, as a pure function of (seed, epoch,
-/// position): nothing of it needs saving, and it is the same however many ranks there are. The shards, shuffled, are
-/// laid one behind the other and cut into lanes of equal length, whatever the shards' sizes; each lane gives the same
-/// share of every batch and is shuffled in windows of `shuffle_buffer` samples. Ranks take contiguous parts of a batch,
-/// so a rank reads its own lanes' shards, and few ranks more lanes each than many. (MosaicML's Streaming calls a lane a
+/// position). Nothing of it needs saving, and it is the same for any number of ranks. The shards, shuffled, are laid
+/// one behind the other and cut into lanes of equal length, whatever the shards' sizes. Each lane gives the same share
+/// of every batch and is shuffled in windows of `shuffle_buffer` samples. Ranks take contiguous parts of a batch, so a
+/// rank reads its own lanes' shards; with fewer ranks each reads more lanes. (MosaicML's Streaming calls a lane a
 /// canonical node.)
 class ShardOrder {
  public:
@@ -32,7 +32,7 @@ class ShardOrder {
     std::int64_t index = 0;
     bool padding = false;  ///< the epoch is over: a sample from the lane's beginning, which does not count
   };
-  /// What stands in the slots [first, last) of a step's batch.
+  /// The contents of the slots [first, last) of a step's batch.
   std::vector<Place> slots(std::int64_t epoch, std::int64_t step, std::int64_t first, std::int64_t last) const;
 
  private:

@@ -8,15 +8,15 @@
 
 namespace troupe {
 
-/// Where the samples of a WebDataset shard lie (Aizman et al., "High Performance I/O For Large Scale Deep Learning",
-/// 2019): a plain tar file in which members with the same name up to the first dot of its last part, one behind the
-/// other, are one sample (webdataset's base_plus_ext). Passed over are names without a dot or that begin with one,
-/// folders, what webdataset keeps for itself (__meta__), and samples without any picture or label. libarchive reads the
-/// headers, once, and skips what is between them; contents are then read by offset.
+/// The places of the samples in a WebDataset shard (Aizman et al., "High Performance I/O For Large Scale Deep
+/// Learning", 2019), a plain tar file. Successive members with the same name, up to the first dot of its last part, are
+/// one sample (webdataset's base_plus_ext). These are passed over: names without a dot or with one at the start,
+/// folders, webdataset's own members (__meta__), and samples without any picture or label. The headers are read once by
+/// libarchive, which skips the rest; contents are then read by offset.
 class TarShard {
  public:
   struct Part {
-    std::string extension;  // "jpg", "cls": what comes behind the first dot, in small letters
+    std::string extension;  // "jpg", "cls": the part behind the first dot, in small letters
     std::uint64_t offset = 0, bytes = 0;
   };
   struct Sample {
@@ -30,7 +30,7 @@ class TarShard {
 
   /// Throws Error(bad_data) with file, offset, member and reason: no tar, compressed, cut off, a member that goes
   /// beyond the file, two members of a sample with one extension, a picture or label that is a link or a sparse file.
-  /// With `keep_start`, the samples before that stay, and cut_off() says why there are no more.
+  /// With `keep_start`, the samples before that stay, and cut_off() has the reason for the end.
   explicit TarShard(const std::string& path, bool keep_start = false);
 
   const std::string& path() const noexcept { return path_; }

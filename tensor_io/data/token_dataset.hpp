@@ -9,18 +9,18 @@
 
 namespace troupe {
 
-/// What a language model reads, and how it is cut into samples.
+/// A language model's data, and its cut into samples.
 struct TokenOptions {
   /// Files and folders. `.bin` and `.npy` files are token shards; everything else is text, whose bytes are the tokens.
-  /// A folder is searched: with shards in it they are what counts, but for those named `test`, otherwise all its text
-  /// files (links and files with a NUL byte are passed over).
+  /// A folder is searched. If it has shards, they are read, but for those named `test`; else all its text files are
+  /// (links and files with a NUL byte are passed over).
   std::vector<std::string> paths;
   std::int64_t block_size = 128;  ///< tokens of a sample
   std::int64_t vocab_size = 256;  ///< token ids are below it
   std::int64_t token_bits = 0;    ///< 16 or 32, of shards without a header; 0: as TokenShard finds out
 };
 
-/// Samples of `block_size` tokens, one after the other: input (block_size,) i64, target (block_size,) i64, the same
+/// Samples of `block_size` tokens, one after the other: input (block_size,) i64, target (block_size,) i64, the input
 /// moved on by one. No sample crosses from one shard into the next.
 class TokenDataset final : public Dataset {
  public:
@@ -49,10 +49,10 @@ class TokenDataset final : public Dataset {
   std::int64_t block_size_, vocab_size_;
 };
 
-/// To train on and to measure on. Shards with `val` in their name are held out; without one, every 20th sample is. All
-/// text is one source, a NUL byte between two files. Throws Error(unavailable) for a path that is not there,
-/// Error(bad_data) with file, offset and reason for what can't be read, Error(usage) where the vocabulary is too small
-/// for bytes, token_bits is none of its values, or there is not one sample.
+/// The data to train on and to measure on. Shards with `val` in their name are held out; without one, every 20th sample
+/// is. All text is one source, a NUL byte between two files. Throws Error(unavailable) for a missing path,
+/// Error(bad_data) with file, offset and reason for data that can't be read. Throws Error(usage) if the vocabulary is
+/// too small for bytes, token_bits is none of its values, or there is no sample.
 TrainAndHeldOut read_tokens(const TokenOptions& options);
 
 }  // namespace troupe

@@ -12,9 +12,9 @@
 
 namespace troupe {
 
-/// The shards of a data set. How many samples each has is known from index.json beside them (WebDataset's
-/// wids-shard-index-v1), or from their headers, which are read at the start then; with index.json a rank opens the
-/// shards that it reads. Any thread.
+/// The shards of a data set. Their numbers of samples are in index.json beside them (WebDataset's
+/// wids-shard-index-v1). With it a rank opens only the shards that it reads; without it all headers are read at the
+/// start. Any thread.
 class ShardFolder {
  public:
   /// data_dir: a folder of .tar files, or a pattern in braces. Throws Error(unavailable) for a missing file,
@@ -23,15 +23,15 @@ class ShardFolder {
   std::size_t shards() const noexcept { return entries_.size(); }
   const std::string& path(std::size_t shard) const { return entries_[shard]->path; }
   std::int64_t samples(std::size_t shard) const { return entries_[shard]->samples; }
-  /// Its headers are read when it is first asked for. Throws Error(bad_data), also where index.json promised another
-  /// number of samples. What was read stays for the shards that were asked for last, kMostKept of them or
-  /// kMostKeptSamples samples, whichever is more: a rank in the middle of an epoch needs those that its lanes shuffle.
+  /// Reads the headers on the first request. Throws Error(bad_data), also if index.json promised another number of
+  /// samples. The last requested shards are kept, kMostKept of them or kMostKeptSamples samples, whichever is more: a
+  /// rank in the middle of an epoch needs those that its lanes shuffle.
   std::shared_ptr<const TarShard> open(std::size_t shard) const;
   static constexpr std::size_t kMostKept = 128;  // twice as many as there are lanes (ShardOrder)
   static constexpr std::int64_t kMostKeptSamples = std::int64_t{1} << 20;  // some 100 MB of headers
-  /// How many were opened: a rank opens its own.
+  /// The number of opened shards: a rank opens its own.
   std::int64_t opened() const;
-  /// How many are kept now.
+  /// The number of kept shards now.
   std::size_t kept() const;
   std::vector<std::string> take_notices() const;
   /// Members of the shards that were opened, which are no part of a sample.
@@ -41,12 +41,12 @@ class ShardFolder {
   struct Entry {
     std::string path;
     std::int64_t samples = -1;
-    bool indexed = false;  // index.json said how many
-    std::mutex mutex;      // held while it is read, so that one thread does
+    bool indexed = false;  // index.json has the number
+    std::mutex mutex;      // held while it is read, so that only one thread does
     // Guarded by ShardFolder's mutex.
     std::int64_t found = -1;  // samples when it was first opened
     std::shared_ptr<const TarShard> shard;
-    std::list<std::size_t>::iterator place{};  // in recent_, where there is a shard
+    std::list<std::size_t>::iterator place{};  // in recent_, if there is a shard
   };
   void read_index(const std::string& folder);
   std::shared_ptr<const TarShard> read_headers(std::size_t shard) const;
@@ -89,9 +89,9 @@ class WebDataset final : public Dataset {
   std::vector<std::int64_t> ends_;  // of each of shards_, behind its last sample's number
 };
 
-/// To train on and to measure on: shards with `val` in their name (file_names.hpp) are held out, or those with `test`
-/// if there is no `val`; without either, every 20th sample of each shard is. Throws Error(bad_data) if all are held
-/// out.
+/// The data to train on and to measure on. Shards with `val` in their name (file_names.hpp) are held out, or those with
+/// `test` if there is no `val`. Without either, every 20th sample of each shard is. Throws Error(bad_data) if all are
+/// held out.
 TrainAndHeldOut read_webdataset(const DataOptions& options);
 
 }  // namespace troupe

@@ -12,29 +12,29 @@ namespace troupe {
 
 class NcclApi;
 
-/// What a build with CUDA has beside LibTorch. Behind an interface, so that no other file is compiled differently for
-/// it: one of two files is linked, cuda_accelerator.cpp or no_accelerator.cpp.
+/// The part of a build with CUDA that LibTorch does not have. It is an interface, so that no other file is compiled
+/// differently for it: one of two files is linked, cuda_accelerator.cpp or no_accelerator.cpp.
 class Accelerator {
  public:
   virtual ~Accelerator() = default;
-  /// Devices that this process may use; 0 where there is no driver.
+  /// Devices that this process may use; 0 if there is no driver.
   virtual int device_count() = 0;
-  /// Why there is none.
+  /// Why there is no device.
   virtual std::string problem() = 0;
   /// `CUDA 13.0, driver 13.0, NCCL 2.28.9`.
   virtual std::string versions() = 0;
   virtual std::string device_name(int device) = 0;
   virtual std::shared_ptr<NcclApi> nccl() = 0;
-  /// LibTorch's allocator tells note_shortage from now on. Once per process; more do nothing.
+  /// LibTorch's allocator calls note_shortage from now on. Once per process; more do nothing.
   virtual void watch_memory() = 0;
-  /// Of LibTorch's own kind, so that its allocator and its generator know of it. All share one pool of memory.
+  /// Of LibTorch's own kind, so that its allocator and its generator know it. All share one pool of memory.
   virtual std::unique_ptr<DeviceGraph> make_graph(at::Device device) = 0;
 
   // The kernels of device_kernels.hpp, on the current stream of the tensors' device; arguments are checked.
   virtual void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources,
                     std::span<const std::int64_t> offsets, double scale) = 0;
   virtual void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& result) = 0;
-  /// Of dropout.hpp: bool, contiguous; an element is kept where its number is not below `dropped_below`.
+  /// Of dropout.hpp: bool, contiguous; an element is kept if its number is not below `dropped_below`.
   virtual void dropout_mask(const at::Tensor& mask, std::uint64_t dropped_below, const DropoutKey& key,
                             std::uint64_t subsequence) = 0;
 };

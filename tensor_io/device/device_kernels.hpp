@@ -7,15 +7,15 @@ namespace troupe {
 
 /// Gradients into their bucket, one launch for 64 of them: bucket[offsets[i] ...] = scale * sources[i], in the bucket's
 /// dtype. Sources are contiguous, of one dtype (f32, f16, bf16) and of the bucket's device; bucket (numel,) f32, f16 or
-/// bf16. Multiplied in f32, rounded once. Does not wait for the device. Elsewhere than on a GPU a plain loop of the
-/// host, with the same bits.
+/// bf16. Multiplied in f32, rounded once. Does not wait for the device. Without a GPU it is a plain loop of the host,
+/// with the same bits.
 void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::span<const std::int64_t> offsets,
           double scale = 1);
 
-/// One pass over `flat` (numel,), f32, f16 or bf16 (f64: several): multiplied by `scale` in place (not touched where
-/// that is 1), and into `result` (2,) f64 on the same device: the sum of the squares of what it then holds, and how
-/// many elements of it are not finite. Does not wait for the device: read `result` after a wait. The same bits each
-/// time on one device; on the CPU added in another order.
+/// One pass over `flat` (numel,), f32, f16 or bf16 (f64: several). It multiplies by `scale` in place (not at all if
+/// that is 1). `result` (2,) f64 on the same device gets the sum of the squares after that, and the number of elements
+/// that are not finite. Does not wait for the device: read `result` after a wait. The same bits each time on one
+/// device; on the CPU added in another order.
 void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& result);
 
 }  // namespace troupe

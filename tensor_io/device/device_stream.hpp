@@ -23,12 +23,12 @@ class DeviceStream {
   static DeviceStream from_pool(c10::Device device, bool high_priority);
 
   c10::Device device() const noexcept { return device_; }
-  /// What CUDA calls a cudaStream_t; nullptr on the CPU.
+  /// The cudaStream_t of CUDA; nullptr on the CPU.
   void* native() const;
   /// Work put here from now on starts after `event`. Does not wait on the host.
   void wait(const DeviceEvent& event) const;
-  /// As wait; and memory that was allocated for another stream is not given away before what this one holds, when the
-  /// tensor is dropped, is over.
+  /// As wait. Also, if the tensor belongs to another stream, its memory is reused only after the work that this stream
+  /// holds when the tensor is dropped.
   void use(const at::Tensor& tensor, const DeviceEvent& event) const;
 
  private:
@@ -43,15 +43,15 @@ class DeviceStream {
 class DeviceEvent {
  public:
   explicit DeviceEvent(c10::Device device, bool timed = false);
-  /// Marks what is in `stream` now; a mark from before is forgotten.
+  /// Marks the present end of `stream`; an earlier mark is forgotten.
   void record(const DeviceStream& stream);
   /// All work before the mark is over, or nothing was marked. Any thread. Throws c10::Error for a device that has
   /// failed.
   bool done() const;
-  /// By the device's clock, from this mark to `end`; below 0 where that was first. Both are timed, of one device, and
+  /// By the device's clock, from this mark to `end`; below 0 if that was first. Both are timed, of one device, and
   /// done.
   double milliseconds_until(const DeviceEvent& end) const;
-  /// What CUDA calls a cudaEvent_t; nullptr before the first record.
+  /// The cudaEvent_t of CUDA; nullptr before the first record.
   void* native() const { return event_ ? event_->eventId() : nullptr; }
 
  private:
@@ -72,15 +72,15 @@ class CurrentStream {
   std::optional<c10::Device> device_before_;
 };
 
-/// Where the host waits for a device: nowhere else. Waits until `event` is over, looking every 20 us after a first 50
-/// us of yielding (a driver's own wait has no deadline). `give_up` is asked at each look, and throws what the wait is
-/// to end with. Counts itself.
+/// The only place in which the host waits for a device. Waits until `event` is over, looking every 20 us after a first
+/// 50 us of yielding (a driver's own wait has no deadline). Calls `give_up` at each look, which throws to end the wait.
+/// Counts itself.
 void host_wait(const DeviceEvent& event, const std::function<void()>& give_up);
-/// How often this process has waited so.
+/// The number of these waits in this process.
 std::int64_t host_waits() noexcept;
 
-/// Whether `device` refuses a mark in the calling thread's current stream. After a kernel that failed CUDA does so for
-/// as long as the process lives; after a call that was wrong it does not. Never true of the CPU. Does not wait.
+/// Whether `device` refuses a mark in the calling thread's current stream. After a failed kernel CUDA does so for as
+/// long as the process lives; after a wrong call it does not. Never true of the CPU. Does not wait.
 bool has_failed(c10::Device device) noexcept;
 
 }  // namespace troupe

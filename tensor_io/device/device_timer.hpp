@@ -9,15 +9,15 @@
 
 namespace troupe {
 
-/// Notes when a device gets to points of its streams' work. The host runs ahead of a device, so the host's clock says
-/// nothing of it.
+/// Notes when a device gets to points of its streams' work. The host runs ahead of a device, so the host's clock does
+/// not show that.
 ///
-/// Such an event costs the host about as much as the launch of a kernel, and nothing waits for it. Events are made once
-/// and used again: as many as are under way at a time. Any thread.
+/// Such an event costs the host about as much as the launch of a kernel, and nothing waits for it. Events are reused:
+/// there are as many as are under way at a time. Any thread.
 class DeviceTimer {
  public:
   DeviceTimer();
-  /// After what `stream` holds now; empty on the CPU. All streams are of one device.
+  /// After the present work of `stream`; empty on the CPU. All streams are of one device.
   TimedMark mark(const DeviceStream& stream);
 
  private:
@@ -25,12 +25,12 @@ class DeviceTimer {
   std::shared_ptr<Pool> pool_;  // marks outlive the timer
 };
 
-/// When streams waited for other ranks, until somebody takes it. Not for two threads at a time.
+/// The waits of streams for other ranks, until they are taken. Not for two threads at a time.
 class DeviceWaits {
  public:
-  /// The stream has come to where it waits. Empty on the CPU, and where nobody takes what there is.
+  /// The stream has come to a wait. Empty on the CPU, and if the waits are not taken.
   TimedMark arrive(const DeviceStream& stream) { return waits_.size() < kMost ? timer_.mark(stream) : nullptr; }
-  /// ... and has been told to wait.
+  /// ... and now waits.
   void leave(TimedMark arrived, const DeviceStream& stream) {
     if (arrived) waits_.push_back({std::move(arrived), timer_.mark(stream)});
   }

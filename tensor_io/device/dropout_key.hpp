@@ -6,7 +6,7 @@
 
 namespace troupe {
 
-/// Of a mask: a number, or one that lies in the device's memory.
+/// Of a mask: a number, or one in the device's memory.
 struct DropoutKey {
   DropoutKey(std::uint64_t key = 0) : value(key) {}  // NOLINT: a plain key converts
   explicit DropoutKey(at::Tensor in_memory) : there(std::move(in_memory)) {}

@@ -3,7 +3,7 @@
 
 #include "tensor_io/base/philox.hpp"  // TROUPE_HOST_DEVICE
 
-// How a device's pack shares out its work: plain types, for nvcc and for tests without it.
+// How a device's pack splits its work: plain types, for nvcc and for tests without it.
 namespace troupe::cuda {
 
 constexpr int kPackItems = 64;  // of one launch: they are its argument, which may have 4 KiB
@@ -15,11 +15,11 @@ struct PackItems {
   const void* sources[kPackItems];
   std::int64_t offsets[kPackItems];  ///< in the bucket, elements
   std::int64_t numels[kPackItems];
-  int first_blocks[kPackItems + 1];  ///< of each item, and how many blocks there are; plan_blocks fills them
+  int first_blocks[kPackItems + 1];  ///< of each item, and the number of blocks; plan_blocks fills them
   int count;
 };
 
-/// Blocks by the size of each item, so that one large item fills the device as many small ones do. Returns how many.
+/// Blocks by the size of each item: one large item fills the device as many small ones do. Returns their number.
 constexpr int plan_blocks(PackItems& items) {
   int blocks = 0;
   for (int i = 0; i < items.count; ++i) {
@@ -30,7 +30,7 @@ constexpr int plan_blocks(PackItems& items) {
   return blocks;
 }
 
-/// The item that a block works at.
+/// The item of a block.
 TROUPE_HOST_DEVICE constexpr int item_of_block(const PackItems& items, int block) {
   int low = 0, high = items.count;  // first_blocks[low] <= block < first_blocks[high]
   while (high - low > 1) {

@@ -5,20 +5,20 @@
 
 namespace troupe {
 
-/// A folder that one job at a time may use. Locked by flock: free at once when the holder ends, in whatever way. Where
-/// the file system knows no flock the holder signs a file in the folder and touches it every `beat`; the folder is free
+/// A folder that one job at a time may use. Locked by flock: free at once when the holder ends, in whatever way. If the
+/// file system knows no flock, the holder signs a file in the folder and touches it every `beat`. The folder is free
 /// `stale` after the last time, at once after an orderly end. Any thread, one at a time.
 class FolderLock {
  public:
   struct Options {
-    std::chrono::milliseconds patience{0};  ///< waits so long for a holder that may be ending
+    std::chrono::milliseconds patience{0};  ///< waits this long for a holder that may be ending
     std::chrono::milliseconds beat{5'000}, stale{30'000};
     int (*flock)(int file, int operation) = nullptr;  ///< the system's, unless a test has another
   };
 
-  /// flock is on `target`: the folder itself, or a file in it, made where it is missing. `file`: what is signed, not
-  /// touched before. The user is shown `folder`. Throws Error(unavailable) where another process has it, with what it
-  /// signed and `remedy`; Error(io).
+  /// flock is on `target`: the folder itself, or a file in it, made if it is missing. `file`: the signed one, not
+  /// touched before. The user sees `folder`. Throws Error(unavailable) if another process has it, with its signature
+  /// and `remedy`; Error(io).
   FolderLock(const std::string& target, const std::string& file, const std::string& folder, const std::string& remedy,
              Options options);
   FolderLock(const std::string& target, const std::string& file, const std::string& folder, const std::string& remedy)
@@ -27,7 +27,7 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
-  /// Writes host, process and time into the file, for those who are refused. On a full disk it stays empty.
+  /// Writes host, process and time into the file, for processes that are refused. On a full disk it stays empty.
   void sign() const;
 
  private:
@@ -41,7 +41,7 @@ class FolderLock {
   const std::string file_, name_;
   const Options options_;
   int fd_ = -1;
-  std::jthread beat_;  // where flock is not known
+  std::jthread beat_;  // if flock is not known
 };
 
 }  // namespace troupe

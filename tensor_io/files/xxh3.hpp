@@ -22,7 +22,7 @@ class Xxh3Stream {
   Xxh3Stream();
   ~Xxh3Stream();
   void update(std::span<const std::byte> bytes) noexcept;
-  /// Of all since the last one; what comes then begins anew.
+  /// Of all bytes since the last one; later bytes begin anew.
   std::uint64_t take() noexcept;
 
  private:
@@ -30,7 +30,7 @@ class Xxh3Stream {
   std::unique_ptr<State> state_;
 };
 
-/// What a manifest says about a file's content.
+/// A manifest's record of a file's content.
 struct FileDigest {
   static constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;  ///< 1 MiB, the last chunk may be shorter
 
@@ -46,16 +46,16 @@ struct FileDigest {
   }
 };
 
-/// XXH3-64 of whole chunks by their index, those of which it is known.
+/// XXH3-64 of whole chunks by their index, as far as it is known.
 using ChunkHashes = std::map<std::uint64_t, std::uint64_t>;
 
 /// The digest of a file whose bytes pass by in order. One thread.
 class DigestBuilder {
  public:
-  /// Takes these for true: bytes of such a chunk are counted, not read. Those of chunks that have begun are left aside.
+  /// Trusts these: bytes of such a chunk are counted, not read. Hashes of chunks that have begun are ignored.
   void expect(const ChunkHashes& known);
   void update(std::span<const std::byte> bytes);
-  /// Once. Throws Error(internal) where the file ends within a chunk whose hash was expected.
+  /// Once. Throws Error(internal) if the file ends within a chunk whose hash was expected.
   FileDigest finish();
 
  private:

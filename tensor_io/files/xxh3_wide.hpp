@@ -4,8 +4,8 @@
 
 namespace troupe {
 
-/// What xxh3() gives, on processors that have the instructions. For it alone. No type of the library: what a header
-/// defines would be compiled for such processors only, and the linker might take it for the whole program.
+/// The same as xxh3(), on processors that have the instructions. For xxh3() alone. No type of the library: a header's
+/// definitions would be compiled for such processors only, and the linker might take them for the whole program.
 std::uint64_t xxh3_avx2(const void* data, std::size_t bytes) noexcept;
 std::uint64_t xxh3_avx512(const void* data, std::size_t bytes) noexcept;
 

@@ -4,7 +4,7 @@
 // No LibTorch here: see reduce_kernels.hpp.
 namespace troupe {
 
-/// What an optimizer makes of one element in one step, in f32; what is the same for all elements is worked out before.
+/// An optimizer's step for one element, in f32; the values common to all elements are computed before.
 struct UpdateRule {
   enum class Kind : std::uint8_t { sgd, adamw };
   Kind kind = Kind::sgd;
@@ -25,8 +25,8 @@ struct UpdateRule {
 };
 
 /// One step of `numel` elements, out of place: the gradient is (gradients[0][i] + gradients[1][i] + ...) / divisor,
-/// always in this order; what comes of it is written into each of its copies. So no reduced gradient is stored, and
-/// whoever updates a slice for several ranks reads it once. The formulas are those of LibTorch's fused optimizers
+/// always in this order; the results are written into each of their copies. So no reduced gradient is stored, and an
+/// update of a slice for several ranks reads it once. The formulas are those of LibTorch's fused optimizers
 /// (torch.optim with fused=True), each operation rounded to f32, so that the bits are the same on every processor.
 ///
 /// All pointers at 64 bytes, `numel` a multiple of 16. An output is no input.
@@ -44,7 +44,7 @@ struct UpdateTask {
   float* const* next_first = nullptr;
   float* const* next_second = nullptr;
   std::int64_t numel = 0;
-  /// Written past the caches: for more than they hold. A fence comes with it.
+  /// Written past the caches: for more data than they hold. A fence comes with it.
   bool streaming = false;
 };
 

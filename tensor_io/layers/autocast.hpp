@@ -4,9 +4,9 @@
 
 namespace troupe {
 
-/// Autocast to `dtype` (bf16, fp16) on this kind of device while it lives, on its thread; nothing where `enabled` is
-/// false. Parameters stay f32, as do their gradients. It goes around forward and loss, not around backward, which
-/// follows the dtypes that forward chose. May be nested.
+/// Autocast to `dtype` (bf16, fp16) on this kind of device while it lives, on its thread; nothing if `enabled` is
+/// false. Parameters stay f32, as do their gradients. It goes around forward and loss. It does not go around backward,
+/// which follows forward's dtypes. May be nested.
 class AutocastGuard {
  public:
   explicit AutocastGuard(bool enabled, c10::ScalarType dtype = c10::ScalarType::BFloat16,

@@ -10,10 +10,10 @@ namespace troupe {
 
 inline constexpr std::size_t kLeastDeferredBytes = std::size_t{64} << 10;  ///< of a tensor that is deferred
 
-/// While one lives, what this thread fills a tensor with (uniform_, normal_, zero_ …) is not done but written down with
-/// the tensor, if it is 64 KiB or larger; until it is materialized such a tensor has no memory. Random numbers are
-/// drawn as ever, into memory that is given back at once, so that the generator and every value are those of the same
-/// code without this. Whoever reads it, then or later, materializes it. The idea is torchdistX's `deferred_init` (Meta,
+/// While one lives, this thread's fills of a tensor (uniform_, normal_, zero_ …) are not done but recorded with the
+/// tensor, if it is 64 KiB or larger. Such a tensor has no memory until it is materialized. Random numbers are drawn
+/// as ever, into memory that is given back at once, so that the generator and every value are those of the same code
+/// without this. A read, then or later, materializes the tensor. The idea is torchdistX's `deferred_init` (Meta,
 /// 2022).
 class DeferredInitScope {
  public:
@@ -36,7 +36,7 @@ auto deferred_init(Build&& build) {
 
 /// Whether the tensor has no memory yet.
 bool is_deferred(const at::Tensor& tensor);
-/// Gives the tensor, and all that share its storage, memory and values. Does nothing where it has them.
+/// Gives the tensor, and all that share its storage, memory and values. Does nothing if it has them.
 void materialize(const at::Tensor& tensor);
 /// All parameters and buffers.
 void materialize(const torch::nn::Module& model);

@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// Gradients of weights that a backward left for later: what a zero-bubble pipeline does while it would wait.
+/// Gradients of weights that a backward left for later: a zero-bubble pipeline computes them while it would wait.
 /// LibTorch's engine computes both gradients of a matrix product in one node, so a layer has to take part:
 /// troupe::nn::Linear does. Other parameters (norms, biases, embeddings) get their gradients at once.
 class DeferredWeights {
@@ -19,7 +19,7 @@ class DeferredWeights {
    public:
     explicit Scope(DeferredWeights& weights);
   };
-  /// Of the Scope that lives on this thread; nullptr where none does.
+  /// Of the Scope that lives on this thread; nullptr if none does.
   static DeferredWeights* current() noexcept;
 
   void add(at::Tensor weight, std::function<at::Tensor()> gradient) {

@@ -12,7 +12,7 @@
 
 namespace troupe {
 
-/// Which forward of the run this is: what a model's random numbers may depend on, so that they are the same on any
+/// The place of a forward in the run. A model's random numbers may depend on it, so that they are the same on any
 /// thread, in a simulated rank and in a process, and after a resume. Compute owns it and moves it on; layers read it on
 /// Compute's thread.
 struct ForwardPosition {
@@ -20,32 +20,32 @@ struct ForwardPosition {
   std::int64_t step = 0;
   std::int64_t micro_batch = 0;
   int shard = 0;            ///< of the data: the rank
-  std::uint64_t visit = 0;  ///< another one whenever the position was set: a layer counts its calls anew
+  std::uint64_t visit = 0;  ///< changes with each setting of the position: a layer counts its calls anew
 };
 
 /// The draws of troupe::nn::Dropout in a forward, in order, so that the forward can be run again with the same masks.
 /// One thread.
 class DropoutDraws {
  public:
-  /// While it lives, layers called on this thread note down what they draw by.
+  /// While it lives, layers called on this thread record their draws.
   class Recording : HeldValue<DropoutDraws*> {
    public:
     explicit Recording(DropoutDraws& draws);
   };
-  /// While it lives, they draw by what was noted, from the first on, and count nothing.
+  /// While it lives, they use the recorded draws, from the first on, and count nothing.
   class Replaying : HeldValue<DropoutDraws*> {
    public:
     explicit Replaying(DropoutDraws& draws);
   };
 
-  /// What one mask was drawn by.
+  /// The source of one mask.
   struct Draw {
     std::uint64_t key = 0, subsequence = 0;
   };
-  /// For a layer: the draw to use instead of its own, if one is being replayed. Throws Error(usage) where there were
-  /// fewer the first time.
+  /// For a layer: the draw to use instead of its own, if one is being replayed. Throws Error(usage) if there were fewer
+  /// the first time.
   static const Draw* replayed();
-  /// For a layer: notes its draw, if draws are being recorded.
+  /// For a layer: records its draw, if draws are being recorded.
   static void note(Draw draw);
 
  private:
@@ -60,14 +60,14 @@ namespace nn {
 /// 1, 2, 3", SC 2011), as CUDA's kernels have it. LibTorch's own draws from the one CPU generator of the process, which
 /// simulated ranks share, so its masks depend on their timing.
 ///
-/// Before its model was distributed it takes a key from LibTorch's generator, so that torch::manual_seed holds.
+/// Before its model is distributed it takes a key from LibTorch's generator, so that torch::manual_seed holds.
 class DropoutImpl : public torch::nn::detail::_DropoutNd<DropoutImpl> {
  public:
   using torch::nn::detail::_DropoutNd<DropoutImpl>::_DropoutNd;
 
-  /// Any shape and floating dtype -> the same. Throws Error(usage) where the options ask for `inplace`.
+  /// Any shape and floating dtype -> the same. Throws Error(usage) if the options ask for `inplace`.
   at::Tensor forward(const at::Tensor& input);
-  /// The next call's mask alone, in train mode: bool, true where an element is kept.
+  /// The next call's mask alone, in train mode: bool, true if an element is kept.
   at::Tensor draw_mask(at::IntArrayRef sizes, at::Device device);
   void pretty_print(std::ostream& stream) const override;
 
@@ -93,8 +93,8 @@ TORCH_MODULE(Dropout);
 }  // namespace nn
 
 /// Elements that a dropout of probability `p` keeps: element i (in row-major order) by the i-th number of Philox's
-/// (key, subsequence). Returns bool of `sizes` on `device`; the same on all of them, and however many threads work on
-/// it. On a GPU by a kernel of the current stream, without a wait.
+/// (key, subsequence). Returns bool of `sizes` on `device`; the same on every device, and with any number of threads.
+/// On a GPU by a kernel of the current stream, without a wait.
 at::Tensor dropout_mask(at::IntArrayRef sizes, double p, const DropoutKey& key, std::uint64_t subsequence,
                         at::Device device = at::kCPU);
 
@@ -102,7 +102,7 @@ at::Tensor dropout_mask(at::IntArrayRef sizes, double p, const DropoutKey& key, 
 std::uint64_t dropout_key(const ForwardPosition& position);
 
 /// While it lives, layers called on this thread read their key from `key` (() i64 on the device) when their masks are
-/// made: of a forward that is written down once and runs at other positions.
+/// made. It serves a forward that is captured once and runs at other positions.
 class DropoutKeyInMemory : HeldValue<const at::Tensor*> {
  public:
   explicit DropoutKeyInMemory(at::Tensor key);
@@ -111,7 +111,7 @@ class DropoutKeyInMemory : HeldValue<const at::Tensor*> {
   at::Tensor key_;
 };
 
-/// Every troupe::nn::Dropout of the model follows `position`. Returns how many.
+/// Every troupe::nn::Dropout of the model follows `position`. Returns their number.
 int place_dropout(torch::nn::Module& model, const std::shared_ptr<const ForwardPosition>& position);
 
 }  // namespace troupe

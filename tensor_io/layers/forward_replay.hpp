@@ -10,11 +10,11 @@
 
 namespace troupe {
 
-/// What a module's forward depends on besides its arguments and parameters, written down while it runs, so that a
-/// second run computes the same bits: LibTorch's generators of the CPU and of the device, the draws of
-/// troupe::nn::Dropout, autocast, and those buffers that forward changes (BatchNorm's running statistics, which a
-/// second run must not move again). The second run may be on another thread, as autograd's of a device is. Nothing in
-/// it waits for the device.
+/// A record of the state that a module's forward depends on besides its arguments and parameters, so that a second run
+/// computes the same bits. This is LibTorch's generators of the CPU and of the device, the draws of
+/// troupe::nn::Dropout, autocast, and the buffers that forward changes (BatchNorm's running statistics, which a second
+/// run must not move again). The second run may be on another thread, as autograd's of a device is. Nothing in it waits
+/// for the device.
 class ForwardReplay {
   struct Autocast {
     c10::DeviceType device;
@@ -24,9 +24,9 @@ class ForwardReplay {
 
  public:
   /// Around the first run, whose tensors are on `device`. Keeps a copy of a generator's state (5 KB; 16 bytes of a
-  /// GPU's) and of buffers only where the run changed them. A device's buffers can't be compared without a wait: there
-  /// one stays that autograd counts as changed, and any of up to one dimension, since BatchNorm's operators change
-  /// theirs uncounted.
+  /// GPU's) and of buffers only if the run changed them. A device's buffers can't be compared without a wait. So of
+  /// these it keeps each that autograd counts as changed, and any of up to one dimension, since BatchNorm's operators
+  /// change theirs uncounted.
   class Recording {
    public:
     Recording(ForwardReplay& replay, torch::nn::Module& module, c10::Device device);
@@ -39,7 +39,7 @@ class ForwardReplay {
     DropoutDraws::Recording draws_;
   };
 
-  /// Around a second run: brings all of it back, and at its end what was there before. Throws nothing.
+  /// Around a second run: brings all of it back, and at its end the state from before. Throws nothing.
   class Replaying {
    public:
     explicit Replaying(ForwardReplay& replay);

@@ -7,8 +7,8 @@
 
 namespace troupe {
 
-/// At its end, whatever ends it, each of a model's modules is in training mode or not as it was at its begin: a program
-/// may keep single modules in eval(), and what is between may be left by an exception.
+/// At its end, also by an exception, brings each of a model's modules back to its training or eval mode of the
+/// beginning. A program may keep single modules in eval().
 class ModuleModes {
  public:
   explicit ModuleModes(const torch::nn::Module& model) {

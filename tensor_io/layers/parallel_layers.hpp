@@ -10,17 +10,17 @@
 
 namespace troupe {
 
-/// How a layer is shared by the ranks of a tensor-parallel group.
+/// How the ranks of a tensor-parallel group share a layer.
 enum class LayerSplit : std::uint8_t {
   none,
-  column,      ///< each rank has a part of the outputs, which stays where it is
+  column,      ///< each rank has a part of the outputs, which stays on it
   gather,      ///< as column, and all ranks get all outputs
   row,         ///< each rank has a part of the inputs, as column leaves them; outputs are summed
   vocabulary,  ///< of an embedding: each rank has a part of the rows
   whole,       ///< of a dropout: all ranks have its whole input
 };
 
-/// Which rows or columns of a parameter a rank holds: in each of `stack` equal parts of dimension `dim` one run of
+/// The rows or columns of a parameter that a rank holds: in each of `stack` equal parts of dimension `dim` one run of
 /// neighbours.
 struct ParameterCut {
   int dim = -1;  ///< negative: all ranks hold all of it
@@ -30,23 +30,23 @@ struct ParameterCut {
   /// Neighbouring rows or columns that one rank holds.
   struct Run {
     std::int64_t whole = 0, own = 0,
-                 length = 0;  ///< where it begins in the whole parameter and in the rank's, along `dim`
+                 length = 0;  ///< its begin in the whole parameter and in the rank's, along `dim`
   };
-  /// Of a parameter whose whole dimension is `length`. Throws Error(usage) naming `what` where it can't be divided.
+  /// Of a parameter whose whole dimension is `length`. Throws Error(usage) naming `what` if it can't be divided.
   std::vector<Run> runs(std::int64_t length, const std::string& what) const;
 };
 
 namespace nn {
 
 /// torch::nn::Linear, which a tensor-parallel strategy may share among ranks: Shoeybi et al., "Megatron-LM", 2019,
-/// arXiv 1909.08053. Alone it is torch::nn::Linear to the bit. Within a DeferredWeights::Scope backward leaves the
-/// weight's gradient for later.
+/// arXiv 1909.08053. Without sharing it is torch::nn::Linear to the bit. Within a DeferredWeights::Scope backward
+/// leaves the weight's gradient for later.
 class LinearImpl : public torch::nn::LinearImpl {
  public:
   using torch::nn::LinearImpl::LinearImpl;
 
   /// (..., in) -> (..., out). Shared: column (..., in) -> (..., out / ranks), row (..., in / ranks) -> (..., out). With
-  /// sequence parallel, column takes and row returns (B, T / ranks, ...). Throws what the communicator throws.
+  /// sequence parallel, column takes and row returns (B, T / ranks, ...). Throws the communicator's errors.
   at::Tensor forward(const at::Tensor& x);
 
   /// The weight is this rank's part now; `group` is the communicator of this generation.
@@ -67,8 +67,8 @@ class LinearImpl : public torch::nn::LinearImpl {
 };
 TORCH_MODULE(Linear);
 
-/// torch::nn::Embedding whose rows ranks may share, and which may be the output layer too. Of its options padding_idx
-/// holds when it is shared; a plan refuses max_norm, scale_grad_by_freq and sparse.
+/// torch::nn::Embedding whose rows ranks may share, and which may be the output layer too. If it is shared, padding_idx
+/// is the only option that holds; a plan refuses max_norm, scale_grad_by_freq and sparse.
 class EmbeddingImpl : public torch::nn::EmbeddingImpl {
  public:
   using torch::nn::EmbeddingImpl::EmbeddingImpl;
@@ -91,7 +91,7 @@ class EmbeddingImpl : public torch::nn::EmbeddingImpl {
 };
 TORCH_MODULE(Embedding);
 
-/// Where tokens are shared out: with sequence parallel (B, T, ...) -> (B, T / ranks, ...), else nothing happens.
+/// The place at which tokens are split: with sequence parallel (B, T, ...) -> (B, T / ranks, ...), else the same.
 class TokenSplitImpl : public torch::nn::Module {
  public:
   /// With sequence parallel this rank's tokens of `x`, else `x`.

@@ -7,22 +7,22 @@
 
 namespace troupe {
 
-/// Says where autograd keeps what a node saves for its backward, for the nodes that are made while a SavedTensorScope
-/// is set.
+/// Decides where autograd keeps the saved tensors of a node for its backward, for nodes that are made while a
+/// SavedTensorScope is set.
 class SavedTensorStore {
  public:
   virtual ~SavedTensorStore() = default;
-  /// For one tensor: its pack hook is called when the node is made, the unpack hook when the node runs; it goes when
-  /// the node drops what it saved. It may be asked for and then not used.
+  /// For one tensor: its pack hook is called when the node is made, the unpack hook when the node runs. It dies when
+  /// the node drops its saved tensors. It may be requested and then not used.
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> keeper() = 0;
 };
 
 /// On its thread, while it lives; may be nested, the innermost counts. nullptr: LibTorch's own keeping.
 ///
 /// LibTorch asks its autograd engine for such hooks; PyTorch's Python layer answers with those of torch.autograd.graph
-/// .saved_tensors_hooks, the C++ one with none. So this puts an engine in its place that differs in this answer only,
-/// once per process, and has the work done by LibTorch's own. Throws Error(unavailable) where a Python interpreter's
-/// engine is in place already.
+/// .saved_tensors_hooks, the C++ one with none. So this installs an engine that differs in this answer only, once per
+/// process, and leaves the work to LibTorch's own. Throws Error(unavailable) if a Python interpreter's engine is
+/// installed already.
 class SavedTensorScope : HeldValue<SavedTensorStore*> {
  public:
   explicit SavedTensorScope(SavedTensorStore* store);

@@ -9,9 +9,9 @@
 
 namespace troupe {
 
-/// A parameter as a flat parameter has it, in the order in which its elements lie in memory, cut into rows along its
-/// outermost dimension: the largest blocks that follow each other in memory whatever the strides. A shard's borders
-/// fall anywhere; checkpoints hold whole rows. A value.
+/// A parameter in a flat parameter, in the order of its elements in memory, cut into rows along its outermost
+/// dimension. Rows are the largest blocks that follow each other in memory for any strides. A shard's borders fall
+/// anywhere; checkpoints hold whole rows. A value.
 class FlatRows {
  public:
   FlatRows(std::vector<std::int64_t> sizes, std::vector<std::int64_t> strides);
@@ -25,7 +25,7 @@ class FlatRows {
   /// The row that element `element` is in.
   std::int64_t row_of(std::int64_t element) const noexcept { return element / row_numel_; }
 
-  /// Where rows [begin, end) start in the tensor, and their shape.
+  /// The start of rows [begin, end) in the tensor, and their shape.
   std::vector<std::int64_t> offsets(std::int64_t begin) const;
   std::vector<std::int64_t> shape(std::int64_t begin, std::int64_t end) const;
   /// (rows * row_numel,) elements in the order of memory, as a block of the tensor. A view.

@@ -7,9 +7,9 @@
 
 namespace troupe {
 
-/// Each parameter of the model once, under its first name, in the order of registration. A tensor that is registered
-/// under several names, or whose module is, has its first one everywhere: in optimizer state, checkpoints, strategies
-/// and votes. LibTorch's named_parameters lists it under each, Python's once.
+/// Each parameter of the model once, under its first name, in the order of registration. A tensor may be registered
+/// under several names, or its module may be. It has its first name everywhere: in optimizer state, checkpoints,
+/// strategies and votes. LibTorch's named_parameters lists it under each, Python's once.
 inline NamedTensors unique_parameters(const torch::nn::Module& model) {
   NamedTensors unique;
   std::set<const c10::TensorImpl*> seen;

@@ -15,7 +15,7 @@ namespace troupe {
 /// Tensor names: `model.<parameter or buffer>`, `optimizer.<parameter>.<moment>`.
 struct TrainingState {
   std::int64_t step = 0;           ///< optimizer steps done
-  std::int64_t epoch = 0;          ///< the epoch that the next step belongs to
+  std::int64_t epoch = 0;          ///< of the next step
   std::int64_t step_in_epoch = 0;  ///< the loader's cursor: the next step within it
   NamedTensors tensors;            ///< whole
   std::map<std::string, std::string>
@@ -23,12 +23,12 @@ struct TrainingState {
   std::vector<std::string> rank_state;  ///< one JSON object per rank (RNG, rank-local things); indexed by rank
 };
 
-/// The block of a tensor that one rank writes.
+/// One rank's block of a tensor in a checkpoint.
 struct TensorPart {
   std::string name;
   at::ScalarType dtype = at::ScalarType::Float;
   std::vector<std::int64_t> global_shape;  ///< of the whole tensor
-  std::vector<std::int64_t> offsets;       ///< where the block starts in it
+  std::vector<std::int64_t> offsets;       ///< the block's start in it
   std::vector<std::int64_t> shape;         ///< of the block
   std::vector<at::Tensor> pieces;          ///< one behind the other, each in row-major order, they are the block
 
@@ -36,7 +36,7 @@ struct TensorPart {
   std::size_t bytes() const;
 };
 
-/// What one rank writes of a checkpoint. The parts of all ranks are disjoint and together the job's state.
+/// One rank's part of a checkpoint. The parts of all ranks are disjoint and together the job's state.
 struct CheckpointPart {
   std::int64_t step = 0, epoch = 0, step_in_epoch = 0;
   std::int64_t rank = 0, ranks = 1;

@@ -7,7 +7,7 @@
 
 namespace troupe {
 
-/// Tensors by name, in a fixed order: a model's state dict, an optimizer's moments, what a batch holds.
+/// Tensors by name, in a fixed order: a model's state dict, an optimizer's moments, the fields of a batch.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 }  // namespace troupe

@@ -16,7 +16,7 @@ struct UnitMembers {
   std::vector<std::int32_t> parameters;  ///< indices into the layout
 };
 
-/// Where one parameter lies in its flat parameter.
+/// The place of one parameter in its flat parameter.
 struct FlatSlot {
   std::int32_t parameter = 0;  ///< index into the layout
   std::int64_t offset = 0;     ///< elements from the start, a multiple of kFlatAlignment
@@ -34,11 +34,11 @@ struct FlatParameter {
   std::vector<FlatSlot> slots;   ///< in layout order
 };
 
-/// Elements. Tensors and shards begin at 64 bytes in f32, f16, bf16 and f64 alike, so that one plan does for all dtypes
+/// Elements. Tensors and shards begin at 64 bytes in f32, f16, bf16 and f64 alike, so that one plan serves all dtypes
 /// of a mixed precision.
 inline constexpr std::int64_t kFlatAlignment = 32;
 
-/// How parameters are cut over ranks: rank r holds the r-th shard of each flat parameter. A value, the same on all
+/// The cut of parameters over ranks: rank r holds the r-th shard of each flat parameter. A value, the same on all
 /// ranks. Flat parameters are those of Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel",
 /// VLDB 2023.
 struct ShardPlan {
@@ -53,8 +53,8 @@ struct ShardPlan {
 /// Every parameter of the layout is in one unit, once; throws Error(internal) otherwise.
 ShardPlan plan_shards(std::span<const ParameterLayout> layout, std::span<const UnitMembers> units, int world_size);
 
-/// The elements [begin, begin + numel) of a parameter, in the order in which they lie in memory, and where they lie in
-/// the rank's shard.
+/// The elements [begin, begin + numel) of a parameter, in the order of memory, and their place in the rank's
+/// shard.
 struct ShardSlice {
   std::int32_t parameter = 0;
   std::int32_t flat = 0;
@@ -65,7 +65,7 @@ struct ShardSlice {
   bool operator==(const ShardSlice&) const = default;
 };
 
-/// What rank `rank` holds, in the order of flats and slots. Parameters of which it holds nothing are left out.
+/// Rank `rank`'s slices, in the order of flats and slots. Parameters without elements on it are left out.
 std::vector<ShardSlice> slices_of(const ShardPlan& plan, int rank);
 
 }  // namespace troupe

@@ -8,9 +8,9 @@
 
 namespace troupe {
 
-/// The texts that travel with tensors: a checkpoint's metadata, a strategy's state and Compute::notes. A file or
-/// another rank brings them, and its hash says nothing about what is in them. One table says what each known text
-/// holds.
+/// The texts that travel with tensors: a checkpoint's metadata, a strategy's state and Compute::notes. They come from a
+/// file or another rank, and a hash does not show whether their content makes sense. One table has the form of each
+/// known text.
 using StateTexts = std::map<std::string, std::string>;
 
 inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 40;  ///< of a run
@@ -20,8 +20,8 @@ inline constexpr const char* kLossScaleTracker = "loss_scale_growth_tracker";
 /// Of Compute::notes: the signal by which the ranks have agreed to stop.
 inline constexpr const char* kStopSignal = "stop_signal";
 
-/// Throws Error(bad_data), whose operation is `where` and whose cause begins with `in` and the text's name, for a known
-/// text that is not what its name promises. Unknown texts are left alone. Any thread.
+/// Throws Error(bad_data) for a known text that does not have the form of its name. The operation is `where`, and the
+/// cause begins with `in` and the text's name. Unknown texts are left alone. Any thread.
 void check_state_texts(const StateTexts& texts, const std::string& where, const std::string& in);
 /// The same for the counters of a rank's state.
 void check_state_counters(const std::map<std::string, double>& counters, const std::string& where,

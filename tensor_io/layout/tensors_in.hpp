@@ -14,7 +14,7 @@ namespace troupe {
 using TensorVisitor = c10::function_ref<void(at::Tensor&)>;
 
 /// Finds the tensors inside a value, in order: a tensor, and optional, pair, tuple, map, vector or another container of
-/// such. A struct of one's own takes part by a specialisation:
+/// such. Your own struct takes part by a specialisation:
 ///
 ///     template <>
 ///     struct troupe::TensorsIn<MyState> {
@@ -41,8 +41,8 @@ struct TensorsIn<std::optional<T>> {
   }
 };
 
-/// What a container hands out references to: values, or a map's pairs. Not a path or a JSON value, which are made of
-/// their like without end.
+/// Containers that give references: to values, or to a map's pairs. Not a path or a JSON value, which consist of their
+/// like without end.
 template <class Range>
 requires(std::ranges::range<Range>&& std::is_lvalue_reference_v<std::ranges::range_reference_t<Range>> &&
          !std::same_as<std::ranges::range_value_t<Range>, Range>) struct TensorsIn<Range> {

@@ -5,8 +5,8 @@
 
 namespace troupe {
 
-/// A tensor with the sizes and options of `like` whose values are elsewhere. On the CPU it lies in AbsentMemory, which
-/// has `what` to say; on a device every element is one NaN, so what computes with it computes NaN. `like`: floating
+/// A tensor with the sizes and options of `like` whose values are elsewhere. On the CPU it lies in AbsentMemory, with
+/// `what` as explanation. On a device every element is one NaN, so a computation with it gives NaN. `like`: floating
 /// point.
 at::Tensor absent_values(const at::Tensor& like, const std::string& what);
 

@@ -7,8 +7,8 @@
 
 namespace troupe {
 
-/// What `error` comes to on a thread that works with `device`: the report that it carries, memory that ran out, a
-/// device that has failed, or `otherwise`, whose cause becomes the error's text. In the error's handler.
+/// The report for `error` on a thread that works with `device`: the error's own, memory that ran out, or a device that
+/// has failed. For any other error it is `otherwise`, with the error's text as cause. In the error's handler.
 ErrorReport failure_report(const std::exception& error, c10::Device device, ErrorReport otherwise);
 
 }  // namespace troupe

@@ -12,15 +12,15 @@
 
 namespace troupe {
 
-/// Memory that somebody holds.
+/// Allocated memory.
 struct LiveBlock {
   std::int64_t bytes = 0;
   int stream =
-      0;  ///< of a device, that it was allocated in: 0 is the default one, others in the order in which they were met
+      0;  ///< of a device, in which it was allocated: 0 is the default one, others in the order in which they were met
 };
 
-/// How an allocator stood when it had no memory left, before anything was freed on the error's way up. In bytes; below
-/// 0: not known.
+/// An allocator's state when it had no memory left, before anything was freed on the error's way up. In bytes; below 0:
+/// not known.
 struct MemoryShortage {
   c10::Device device = c10::kCPU;
   std::int64_t requested = -1;
@@ -31,34 +31,34 @@ struct MemoryShortage {
   std::vector<LiveBlock> blocks;       ///< in any order
 };
 
-/// One line: what was asked for, what there is, the largest allocations. Pure.
+/// One line: the request, the memory that there is, the largest allocations. Pure.
 std::string describe(const MemoryShortage& shortage);
 
-/// What Troupe holds on a device, by what it is.
+/// Troupe's memory on a device, by its use.
 struct HeldMemory {
   std::string what;  ///< `gradient buckets`
   std::int64_t bytes = 0;
 };
-/// `Troupe holds: parameters 3.20 GiB, gradient buckets 1.60 GiB`, the largest first, without what is empty; empty
-/// where all is. Pure.
+/// `Troupe holds: parameters 3.20 GiB, gradient buckets 1.60 GiB`, the largest first, without empty ones; empty if all
+/// are. Pure.
 std::string describe(std::vector<HeldMemory> held);
 
-/// Of the memory on `device` that the tensors lie in; what several lie in counts once. Undefined ones take none.
+/// The bytes of the tensors' memory on `device`; memory of several tensors counts once. Undefined ones take none.
 std::int64_t bytes_on(c10::Device device, std::span<const at::Tensor> tensors);
 
 /// `1.25 GiB`, `640 MiB`, `12 KiB`, `17 bytes`.
 std::string bytes_text(std::int64_t bytes);
 
-/// Allocators tell here, right before they throw c10::OutOfMemoryError; the last one of each device is kept. Any
+/// Allocators call this right before they throw c10::OutOfMemoryError; the last one of each device is kept. Any
 /// thread.
 void note_shortage(MemoryShortage shortage) noexcept;
 /// The last one of `device` or of the CPU, whichever was later.
 std::optional<MemoryShortage> last_shortage(c10::Device device);
-/// From now on LibTorch's allocator of `device` tells, where it has one that does. Once per process and kind of device;
+/// From now on LibTorch's allocator of `device` calls note_shortage, if it can. Once per process and kind of device;
 /// more do nothing.
 void watch_memory(c10::Device device);
 
-/// LibTorch's allocator of `device` gives back what it keeps for later, so that others than LibTorch find memory there.
+/// LibTorch's allocator of `device` gives back the memory that it keeps for later, so that others find memory there.
 /// Waits for the device. Of the CPU nothing.
 void release_cached_memory(c10::Device device);
 
@@ -71,10 +71,10 @@ DeviceMemoryPeak device_memory_peak(c10::Device device);
 
 /// The operation of a report that says that memory ran out.
 constexpr const char* kOutOfMemory = "out of memory";
-/// What `error`, thrown on a rank that trains on `device`, comes to: the user's, since there is nothing to try again
-/// with.
+/// The report for `error`, thrown on a rank that trains on `device`: a user's error, since another try would fail
+/// too.
 ErrorReport out_of_memory(const c10::OutOfMemoryError& error, c10::Device device);
-/// What helps: settings to try.
+/// Settings to try.
 std::string memory_remedy(c10::Device device);
 
 }  // namespace troupe

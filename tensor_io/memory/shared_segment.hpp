@@ -7,16 +7,16 @@
 
 namespace troupe {
 
-/// A piece of memory that several processes of one host map: a memfd, reached by the others through /proc/<pid>/fd/<n>,
-/// so it has no name that could clash or stay behind, and does not count against a container's small /dev/shm. It lives
-/// as long as one of them maps it. The same works between threads, which map it once each.
+/// A piece of memory that several processes of one host map: a memfd, reached by the others through /proc/<pid>/fd/<n>.
+/// It has no name that could clash or stay behind, and does not count against a container's small /dev/shm. It lives as
+/// long as one of them maps it. The same works between threads, which map it once each.
 class SharedSegment {
  public:
   /// Zeroed. `reserve` takes the pages now, so that a full machine is an Error(unavailable) here and not a SIGBUS
   /// later.
   static std::shared_ptr<SharedSegment> create(std::size_t bytes, bool reserve);
-  /// Descriptor `fd` of process `pid`. Throws Error(unavailable) where it is not there, not ours to open, no sealed
-  /// memfd, or has another inode or length: then the number means something else on this host.
+  /// Descriptor `fd` of process `pid`. Throws Error(unavailable) if it is missing, not ours to open, no sealed memfd,
+  /// or has another inode or length: then the number means another file on this host.
   static std::shared_ptr<SharedSegment> open(pid_t pid, int fd, std::uint64_t inode, std::size_t bytes);
   ~SharedSegment();
   SharedSegment(const SharedSegment&) = delete;

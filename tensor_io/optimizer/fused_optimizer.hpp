@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// The gradient as the kernels want it: in the parameter's strides. Throws Error(usage) for another dtype or shape, or
+/// The gradient in the kernels' form: with the parameter's strides. Throws Error(usage) for another dtype or shape, or
 /// a sparse one.
 at::Tensor kernel_gradient(const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient);
 
@@ -43,10 +43,10 @@ class FusedOptimizer final : public Optimizer {
     at::Tensor first;   // SGD: momentum buffer, undefined without momentum; AdamW: exp_avg
     at::Tensor second;  // AdamW: exp_avg_sq
     at::Tensor
-        step;  // f32 scalar as in PyTorch: updates of this parameter; beside it on a GPU, where the kernel reads it
-    std::optional<bool> fresh;  // on a GPU: step is 0; empty where somebody may have written to it, and it must be read
+        step;  // f32 scalar as in PyTorch: the number of updates of this parameter; beside it on a GPU, for the kernel
+    std::optional<bool> fresh;  // on a GPU: step is 0; empty if it may have been written to, and must be read
   };
-  /// What one call of a kernel takes, kept so that a step allocates nothing.
+  /// The arguments of one call of a kernel, kept so that a step allocates nothing.
   struct Lists {
     std::vector<at::Tensor> parameters, gradients, first, second, steps;
     void clear();

@@ -18,15 +18,15 @@ struct ParameterGroup {
   double weight_decay = -1;  ///< negative: the optimizer's default
 };
 
-/// One parameter, for whoever makes its updates in the optimizer's place (Optimizer::elements).
+/// One parameter, for updates outside of the optimizer (Optimizer::elements).
 struct ElementState {
   std::string name;          ///< as in the groups
   at::Tensor parameter;      ///< as in the groups
-  at::Tensor first, second;  ///< moments, in the parameter's shape and strides; undefined where the optimizer has none
+  at::Tensor first, second;  ///< moments, in the parameter's shape and strides; undefined if the optimizer has none
   at::Tensor step;           ///< () f32: updates so far
-  /// What the update number `step` (from 1) is at the schedule's `lr`. May outlive the optimizer.
+  /// The rule of update number `step` (from 1) at the schedule's `lr`. May outlive the optimizer.
   std::function<UpdateRule(double lr, double step)> rule;
-  /// Of the update that comes.
+  /// Of the coming update.
   UpdateRule next_rule(double lr) const { return rule(lr, static_cast<double>(*step.const_data_ptr<float>()) + 1); }
 };
 
@@ -37,14 +37,14 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual std::string name() const = 0;  ///< sgd, adamw, or a class of torch::optim
-  /// One step at this rate (the schedule's; groups scale it). Has own rates: `lr` is the schedule's factor of each.
+  /// One step at this rate (the schedule's; groups scale it). With has_own_rates `lr` is the schedule's factor of each.
   virtual void step(double lr) = 0;
-  /// Its groups have rates of their own, as a torch::optim optimizer's do; a schedule gives a factor, 1 without one.
+  /// Its groups have their own rates, as a torch::optim optimizer's do; a schedule gives a factor, 1 without one.
   virtual bool has_own_rates() const { return false; }
-  /// The first group's rate in a step that is given `lr`: what is reported.
+  /// The first group's rate in a step with `lr`, for reports.
   virtual double first_rate(double lr) const { return lr; }
-  /// As step where `skip` is 0, and nothing at all where it is 1: () f32 beside the parameters, which the host does not
-  /// read. Throws Error(usage) in an optimizer that decides on the host, as the default does.
+  /// As step if `skip` is 0, and nothing at all if it is 1: () f32 beside the parameters, which the host does not read.
+  /// Throws Error(usage) in an optimizer that decides on the host, as the default does.
   virtual void step_unless(const at::Tensor& skip, double lr);
   /// As in a checkpoint without its "optimizer" in front: PARAMETER.momentum_buffer, PARAMETER.exp_avg, PARAMETER.step
   /// and so on. The tensors are the live ones.
@@ -54,18 +54,18 @@ class Optimizer {
   virtual void load_state(const NamedTensors& state) = 0;
   /// The parameter groups.
   virtual const std::vector<ParameterGroup>& groups() const = 0;
-  /// For an update that is made elsewhere, and not by step: all parameters, with the live tensors, which may be given
-  /// other memory (set_data). Who makes an update writes new values and adds 1 to `step`. Empty where there is more to
-  /// an update than a rule for each element, or the values are not f32 on the CPU; `why_not` then says what.
+  /// For updates outside of `step`: all parameters, with the live tensors, which may get other memory (set_data). Code
+  /// that makes an update writes new values and adds 1 to `step`. Empty if an update is more than a rule for each
+  /// element, or the values are not f32 on the CPU; `why_not` then has the reason.
   virtual std::vector<ElementState> elements(std::string& why_not);
 
-  /// Given a parameter, what is to be updated in its place: the slice of it that this rank owns, empty where it owns
+  /// For a parameter, the tensor that is updated instead: this rank's slice of it, empty if the rank has
   /// none.
   using Replacement = std::function<at::Tensor(const at::Tensor& parameter)>;
   /// Before the first step: keeps names, groups and hyper-parameters, and forgets parameters whose replacement is
   /// empty. A strategy that shards the state calls it. Throws Error(usage) after a step; the default does so always.
   virtual void replace_parameters(const Replacement& replacement);
-  /// As if replace_parameters had never been called and no step been made. Does nothing where that is so.
+  /// As if replace_parameters had never been called and no step been made. Does nothing if that is so.
   virtual void restore_parameters() {}
 };
 

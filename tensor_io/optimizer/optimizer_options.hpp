@@ -17,8 +17,8 @@ struct OptimizerOptions {
   double eps = 1e-8;
   std::string schedule = "constant";  ///< constant, cosine, step
   std::int64_t warmup_steps = 0;      ///< linear warm-up from 0 to lr
-  double lr_min = 0;                  ///< where cosine ends
-  std::int64_t lr_step_epochs = 30;   ///< step: every so many epochs ...
+  double lr_min = 0;                  ///< the end of cosine
+  std::int64_t lr_step_epochs = 30;   ///< step: every this many epochs ...
   double lr_step_factor = 0.1;        ///< ... the rate is multiplied by this
   double label_smoothing = 0;
 };

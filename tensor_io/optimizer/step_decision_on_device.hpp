@@ -5,42 +5,42 @@
 
 namespace troupe {
 
-/// Whether a step is applied, and what its gradients are multiplied by, as the device has it: the host has not read
+/// Whether a step is applied, and the factor of its gradients, on the device: the host has not read
 /// either.
 struct DeviceDecision {
-  at::Tensor skip;    ///< () f32: 1 where the step must leave everything as it was, else 0. What LibTorch's fused
-                      ///< optimizers call found_inf
-  at::Tensor factor;  ///< () f64, a finite number also where the step is skipped; undefined: 1
+  at::Tensor skip;    ///< () f32: 1 if the step must leave everything as it was, else 0. It is found_inf in LibTorch's
+                      ///< fused optimizers
+  at::Tensor factor;  ///< () f64, finite also if the step is skipped; undefined: 1
 };
 
-/// What the host makes of a step's gradients once it has read them, on the device: `totals` (2,) f64 there, the sum of
-/// the reduced gradients' squares and how many elements are not finite; `scale` () f32 there, the loss scale, undefined
-/// where there is none. `clip_norm` 0: not clipped. `norm_counts`: a norm that is not finite skips the step, too. The
-/// same operations in f64 as on the host, so the same factor. Waits for nothing.
+/// The host's decision about a step's gradients, made on the device. `totals`: (2,) f64 there, the sum of the reduced
+/// gradients' squares and the number of elements that are not finite. `scale`: () f32 there, the loss scale, undefined
+/// if there is none. `clip_norm` 0: not clipped. `norm_counts`: a norm that is not finite skips the step, too. The same
+/// operations in f64 as on the host, so the same factor. Waits for nothing.
 DeviceDecision decide_on_device(const at::Tensor& totals, const at::Tensor& scale, double clip_norm, bool norm_counts);
 
 /// `flat` (numel,), contiguous, times `factor` () f64 on its device, in place. f16 and bf16 are multiplied in f32 and
 /// rounded once.
 void scale_by(const at::Tensor& flat, const at::Tensor& factor);
 
-/// The loss scale on the device, where the next step's loss needs it before the host knows whether the last step
-/// overflowed. It changes as LossScaler does, which follows when the host has read what the device decided.
+/// The loss scale on the device: the next step's loss needs it before the host knows whether the last step overflowed.
+/// It changes as LossScaler does, which follows when the host has read the device's decision.
 class DeviceLossScale {
  public:
   DeviceLossScale() = default;
   DeviceLossScale(const LossScalerOptions& options, c10::Device device) : options_(options), device_(device) {}
 
-  /// Takes over the host's. Where that is not enabled, there is no scale.
+  /// Takes over the host's. If that is not enabled, there is no scale.
   void load(const LossScaler& scaler);
-  /// () f32 there; undefined where there is none.
+  /// () f32 there; undefined if there is none.
   const at::Tensor& value() const noexcept { return scale_; }
-  /// What `loss` (one element, on the device) is multiplied by before backward: the scale times `weight` / `parts`. Not
-  /// a number where the loss is not finite: so its gradients are not either, on all ranks once they are reduced. Of the
-  /// loss's dtype, f32 for f16 and bf16.
+  /// The factor of `loss` (one element, on the device) before backward: the scale times `weight` / `parts`. NaN if the
+  /// loss is not finite: so its gradients are not either, on all ranks once they are reduced. Of the loss's dtype, f32
+  /// for f16 and bf16.
   at::Tensor factor_of(const at::Tensor& loss, double weight, double parts) const;
-  /// The same in two parts: first what does not depend on the loss, () f64 there ...
+  /// The same in two parts: first the part that does not depend on the loss, () f64 there ...
   at::Tensor start(double weight, double parts) const;
-  /// ... then the factor, of what `start` has given.
+  /// ... then the factor, from the result of `start`.
   static at::Tensor factor_of(const at::Tensor& loss, const at::Tensor& start);
   /// The step was skipped, or not.
   void update(const at::Tensor& skip);

@@ -7,9 +7,9 @@
 
 namespace troupe {
 
-/// A torch::optim optimizer of the user's, behind our interface: element-wise ones (SGD, Adam, AdamW, RMSprop,
-/// Adagrad). Their state, which LibTorch keeps by pointer, is named by parameter here. LBFGS needs a closure that runs
-/// forward again and is refused.
+/// A user's torch::optim optimizer, behind our interface: element-wise ones (SGD, Adam, AdamW, RMSprop, Adagrad). Their
+/// state, which LibTorch keeps by pointer, is named by parameter here. LBFGS needs a closure that runs forward again
+/// and is refused.
 class TorchOptimizer final : public Optimizer {
  public:
   /// Borrows the optimizer; `model` names its parameters. Throws Error(usage) for LBFGS, for a class whose state has no
@@ -17,15 +17,15 @@ class TorchOptimizer final : public Optimizer {
   TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model);
 
   std::string name() const override { return "torch::optim"; }
-  /// Steps with each group's own rate times `factor`. Between steps the rates are the program's own: it may read and
-  /// set them, as a scheduler of its own would.
+  /// Steps with each group's own rate times `factor`. Between steps the rates are the program's: it may read and set
+  /// them, for example by a scheduler.
   void step(double factor) override;
   bool has_own_rates() const override { return true; }
   double first_rate(double factor) const override;
-  /// What LibTorch has created so far: nothing for a parameter that never had a gradient. `step` is a copy, the tensors
-  /// are the live ones.
+  /// The tensors that LibTorch has created so far: none for a parameter that never had a gradient. `step` is a copy,
+  /// the tensors are the live ones.
   NamedTensors state() override;
-  /// All or nothing. A parameter of which `state` knows nothing is one that never had a gradient.
+  /// All or nothing. A parameter that `state` lacks is one that never had a gradient.
   void load_state(const NamedTensors& state) override;
   const std::vector<ParameterGroup>& groups() const override { return groups_; }
   void replace_parameters(const Replacement& replacement) override;
@@ -34,7 +34,7 @@ class TorchOptimizer final : public Optimizer {
  private:
   torch::optim::Optimizer& optimizer_;
   std::vector<ParameterGroup> groups_, replaced_;
-  double adagrad_start_ = 0;  // what its sums begin with
+  double adagrad_start_ = 0;  // the start of its sums
 };
 
 }  // namespace troupe

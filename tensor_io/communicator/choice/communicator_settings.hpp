@@ -7,7 +7,7 @@ namespace troupe {
 /// The part of the config that chooses how ranks exchange tensors.
 struct CommunicatorSettings {
   std::string backend = "auto";    ///< auto, shm, gloo, hierarchical, nccl, or one of register_communicator
-  std::string device = "auto";     ///< auto, cpu, cuda, cuda:N: where a rank's model, gradients and batches are
+  std::string device = "auto";     ///< auto, cpu, cuda, cuda:N: the place of a rank's model, gradients and batches
   bool share_device = false;       ///< several ranks on one GPU, for tests
   double collective_timeout = 60;  ///< seconds that one collective may wait for the others
 };

@@ -7,13 +7,13 @@
 
 namespace troupe {
 
-/// Ranks of several hosts: inside a host by shared memory, between the hosts' first ranks (leaders) by TCP, so that a
-/// tensor crosses the network once per host and not once per rank. Hosts may hold different numbers of ranks. What
-/// gains nothing from that (reduce, gather, scatter, all_to_all, send and recv between hosts) goes over plain TCP
-/// between all.
+/// Ranks of several hosts: inside a host by shared memory, between the hosts' first ranks (leaders) by TCP. So a tensor
+/// crosses the network once per host and not once per rank. Hosts may hold different numbers of ranks. Operations that
+/// gain nothing from that go over plain TCP between all (reduce, gather, scatter, all_to_all, send and recv between
+/// hosts).
 ///
-/// Waiting times are staggered: who waits for a leader waits longer than the leader waits for its peers, so it is the
-/// leader that gives up first, and names who is missing.
+/// Waiting times are staggered: a rank waits longer for its leader than the leader waits for its peers. So the leader
+/// gives up first, and names the missing ranks.
 class HierarchicalCommunicator final : public Communicator {
  public:
   /// Collective. `hosts` by rank.
@@ -36,13 +36,13 @@ class HierarchicalCommunicator final : public Communicator {
   at::Tensor do_allocate(std::int64_t bytes, const CollectiveRecord& record) override;
   void do_abort(const ErrorReport& reason) noexcept override;
 
-  /// This host's share of a reduction -> `tensor`, on its leader. What crosses the network has the tensor's dtype: in
-  /// f16 and bf16 the sum of a host is rounded, and that of all hosts once more.
+  /// This host's share of a reduction -> `tensor`, on its leader. Data on the network has the tensor's dtype: in f16
+  /// and bf16 the sum of a host is rounded, and that of all hosts once more.
   void reduce_in_host(const at::Tensor& tensor, ReduceOp op, std::string_view label);
-  /// The sum over all hosts -> the average, where that is asked for and not done before.
+  /// The sum over all hosts -> the average, if `op` wants it and it is not done yet.
   void divide(const at::Tensor& tensor, ReduceOp op) const;
-  /// Where what a rank has stands among all hosts': each has as many places as the largest, a smaller one leaves some
-  /// of them empty.
+  /// A rank's place among all hosts: each host has as many places as the largest, and a smaller one leaves some of them
+  /// empty.
   std::int64_t place_of(int rank) const;
   /// The ledgers of the parts count in the same step as this one.
   void follow_step();
@@ -54,9 +54,9 @@ class HierarchicalCommunicator final : public Communicator {
   std::vector<int> host_of_;               // by rank
   std::vector<int> local_of_;              // by rank: place in its host
   std::int64_t most_in_a_host_ = 0;        // ranks
-  std::unique_ptr<Communicator> up_;       // this host's ranks, before the leaders talk
+  std::unique_ptr<Communicator> up_;       // this host's ranks, before the leaders communicate
   std::unique_ptr<Communicator> leaders_;  // leaders only
-  std::unique_ptr<Communicator> down_;     // this host's ranks, after the leaders talked: a longer deadline
+  std::unique_ptr<Communicator> down_;     // this host's ranks, after the leaders: a longer deadline
   std::unique_ptr<Communicator> flat_;     // all ranks
 };
 

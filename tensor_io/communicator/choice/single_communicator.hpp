@@ -29,7 +29,7 @@ class SingleCommunicator final : public Communicator {
   void do_all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord&) override {
     copy(output, input);
   }
-  void do_send(const at::Tensor&, int, const CollectiveRecord&) override {}  // the checks leave nobody to send to
+  void do_send(const at::Tensor&, int, const CollectiveRecord&) override {}  // the checks leave no rank to send to
   void do_recv(const at::Tensor&, int, const CollectiveRecord&) override {}
   void do_barrier(const CollectiveRecord&) override {}
   at::Tensor do_allocate_shared(std::int64_t bytes, const CollectiveRecord& record) override {

@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// What a back end says of itself, to be held against it.
+/// The claims of a back end, for the suite to check.
 struct CommunicatorConformanceOptions {
   std::string name;  ///< of the back end: CommunicatorOptions::backend
   /// Makes a rank's communicator from options without NCCL, for the CPU; empty: make_communicator does, and the name is
@@ -27,9 +27,9 @@ struct CommunicatorConformanceOptions {
   std::function<void(const std::string&)> log;  ///< gets a line for each group that is run; may be empty
 };
 
-/// What `communicator_conformance` found.
+/// The result of `communicator_conformance`.
 struct CommunicatorConformanceReport {
-  std::vector<std::string> failures;  ///< each with the check, the group's size, the rank and what it found
+  std::vector<std::string> failures;  ///< each with the check, the group's size, the rank and the finding
   int groups = 0;                     ///< that were run
   std::string name;                   ///< the back end's
 
@@ -40,10 +40,10 @@ struct CommunicatorConformanceReport {
 /// A check of the suite: its name, and its claim as description.
 std::vector<RegisteredName> communicator_checks();
 
-/// The suite that every communicator of ours passes, for one of a user's: each collective, in every type, operation and
-/// some sizes, gives the values that the contract of `Communicator` promises, to the bit; groups of split() work side
-/// by side; memory from allocate() is as described; every wait ends by the deadline or by abort(), and a communicator
-/// that broke says why in each later call.
+/// The suite that every communicator of ours passes, for a user's own. Each collective, in every type, operation and
+/// some sizes, gives the values that the contract of `Communicator` promises, to the bit. Groups of split() work side
+/// by side; memory from allocate() is as described; every wait ends by the deadline or by abort(). A broken
+/// communicator gives the reason in each later call.
 ///
 /// Ranks are threads of this process, in groups of up to 8, one group at a time; minutes for a slow back end. The call
 /// ends only if the communicator keeps its deadlines. Throws Error(usage) for an unknown check.

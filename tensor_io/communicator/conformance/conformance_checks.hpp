@@ -20,9 +20,9 @@ struct ConformanceRun {
 struct ConformanceCheck {
   const char* name;
   const char* claim;
-  std::vector<int> worlds;  ///< group sizes
-  bool own_worlds;          ///< only these make sense: not those that a user asks for
-  void (*body)(ConformanceRun& run, Communicator& communicator);  ///< on each rank's thread; throws what does not hold
+  std::vector<int> worlds;                                        ///< group sizes
+  bool own_worlds;                                                ///< only these make sense: not the user's
+  void (*body)(ConformanceRun& run, Communicator& communicator);  ///< on each rank's thread; throws the broken claim
   void (*after)(ConformanceRun& run) = nullptr;                   ///< when the communicators are gone
   std::chrono::milliseconds timeout{0};                           ///< of the group; 0: the user's
 };

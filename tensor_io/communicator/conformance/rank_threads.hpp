@@ -11,7 +11,7 @@
 
 namespace troupe::conformance {
 
-/// What a rank's thread threw.
+/// The exception of a rank's thread.
 struct RankFailure {
   ErrorReport report;  ///< of an Error; code ok: of another exception
   std::string text;
@@ -21,8 +21,8 @@ struct RankFailure {
 /// Makes the communicator of `rank`, on that rank's thread; collective.
 using MakeRank = std::function<std::unique_ptr<Communicator>(int rank)>;
 
-/// Runs `body` on a thread for each rank, each with its communicator of one group. Returns what each threw, by rank,
-/// when all have ended.
+/// Runs `body` on a thread for each rank, each with its communicator of one group. Returns the failures, by rank, when
+/// all have ended.
 std::vector<std::optional<RankFailure>> run_rank_threads(int world_size, const MakeRank& make,
                                                          const std::function<void(Communicator&)>& body);
 

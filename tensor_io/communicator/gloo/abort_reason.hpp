@@ -7,15 +7,15 @@
 
 namespace troupe {
 
-/// What a rank leaves at the rendezvous when its communicator fails: its reason, or, if it only saw that a connection
-/// ended or that a message did not come, what it was doing then.
+/// The word that a rank leaves at the rendezvous when its communicator fails. It is the rank's reason, or, if it only
+/// saw that a connection ended or a message did not come, its operation at that time.
 struct FailureWord {
   ErrorCode code = ErrorCode::internal;
   CollectiveRecord record;
   std::string cause;  ///< empty: a symptom only
 
   std::string to_bytes() const;
-  /// Any bytes: those that no rank has left are a word without a reason.
+  /// From any bytes: bytes that no rank has written give a word without a reason.
   static FailureWord of(std::string_view bytes);
 };
 

@@ -10,13 +10,13 @@ namespace troupe {
 
 class GlooMesh;
 
-/// Collectives over TCP, on Gloo's transport but not with its algorithms: its ring rounds f16 and bf16 after every
-/// addition, adds in an order that depends on the place in the tensor, and its reduce_scatter is slower than its
+/// Collectives over TCP, on Gloo's transport but not with its algorithms. Gloo's ring rounds f16 and bf16 after every
+/// addition, and adds in an order that depends on the place in the tensor. Its reduce_scatter is slower than its
 /// all_reduce. Here each rank receives one slice from all others, adds them in rank order in f32 and sends the result
-/// to all: the same bytes on the wire, the same bits as shm.
+/// to all. The wire carries as many bytes as with Gloo's ring, and the bits are those of shm.
 ///
-/// TCP shows a lost connection but not who is to blame, so after a failure each rank leaves what it was doing at the
-/// rendezvous and reads what the others left: who is silent is missing or dead, who was at another call is named.
+/// TCP shows a lost connection but not the rank at fault. So after a failure each rank leaves its present operation at
+/// the rendezvous and reads the others'. A silent rank is missing or dead, and a rank at another call is named.
 class GlooCommunicator final : public Communicator {
  public:
   /// Collective.
@@ -39,7 +39,7 @@ class GlooCommunicator final : public Communicator {
   void do_barrier(const CollectiveRecord& record) override;
   void do_abort(const ErrorReport& reason) noexcept override;
 
-  /// Runs `work`; what Gloo throws becomes an Error that names ranks.
+  /// Runs `work`; turns Gloo's exceptions into an Error that names ranks.
   template <class Work>
   void guarded(const CollectiveRecord& record, Work&& work);
   ErrorReport explain(const CollectiveRecord& record, bool timed_out, const std::string& what);

@@ -16,12 +16,12 @@ namespace troupe {
 /// that both sides compute. A slot carries the fingerprint of the operation, so ranks that disagree never match: they
 /// wait, and nothing is written.
 ///
-/// Gloo shows a connection that ended only to who has something under way on it, so a rank that waits for one peer
-/// would not see another one die. Each mesh therefore listens for a farewell of every peer all the time: a connection
-/// that ends without one means a failure, and frees whoever waits. One thread, but for `sever`.
+/// Gloo shows the end of a connection only to a rank with a transfer under way on it. So a rank that waits for one peer
+/// would not see another one die. Each mesh therefore listens for a farewell of every peer all the time. A connection
+/// that ends without one means a failure, and frees all waits. One thread, but for `sever`.
 class GlooMesh {
  public:
-  /// Under way until it was waited for. Empty for no bytes. Dropping it is safe at any time: what arrives later is not
+  /// Under way until it was waited for. Empty for no bytes. Dropping it is safe at any time: later data is not
   /// written.
   using Transfer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
@@ -30,13 +30,13 @@ class GlooMesh {
   explicit GlooMesh(const CommunicatorOptions& options);
   ~GlooMesh();
 
-  // These throw gloo::Exception where a connection is gone, also after `sever`.
+  // These throw gloo::Exception if a connection is gone, also after `sever`.
   Transfer send(const void* data, std::int64_t bytes, int to, std::uint64_t slot);
   Transfer recv(void* data, std::int64_t bytes, int from, std::uint64_t slot);
   void wait_sent(const Transfer& transfer);
   void wait_received(const Transfer& transfer);
 
-  /// Frees who waits here, and ends every connection without a farewell, which frees the others. Any thread.
+  /// Frees the waits here, and ends every connection without a farewell, which frees the others. Any thread.
   void sever() noexcept;
 
  private:
@@ -52,7 +52,7 @@ class GlooMesh {
   std::mutex mutex_;
   bool failed_ = false;                               // guarded by mutex_: a connection ended
   bool severed_ = false;                              // guarded by mutex_
-  gloo::transport::UnboundBuffer* waited_ = nullptr;  // guarded by mutex_: what the group's thread waits for
+  gloo::transport::UnboundBuffer* waited_ = nullptr;  // guarded by mutex_: the wait of the group's thread
 
   std::vector<char> farewells_;  // one byte of each rank
   Transfer farewell_;            // receives into farewells_

@@ -6,8 +6,8 @@
 
 namespace troupe {
 
-// The part of NCCL that is used, without its header: what decides lies in files that need no CUDA, and is tested
-// without a device. nccl_library.cpp holds these numbers against nccl.h's when it is compiled.
+// The used part of NCCL, without its header: all decisions lie in files that need no CUDA, and are tested without a
+// device. nccl_library.cpp checks these numbers against nccl.h's when it is compiled.
 
 enum class NcclResult : std::uint8_t {
   success = 0,
@@ -29,8 +29,8 @@ enum class NcclOp : std::uint8_t { sum = 0, product, max, min, avg };
 using NcclComm = void*;    ///< ncclComm_t
 using NcclStream = void*;  ///< cudaStream_t
 
-/// NCCL's calls, one to one, in its non-blocking mode: each may go on in the background, also one that returned success,
-/// until async_error says otherwise; until then no other call but abort is allowed. Every call but async_error is for one thread at a time per communicator.
+/// NCCL's calls, one to one, non-blocking: each, even after success, may go on in the background until async_error says
+/// otherwise, and only abort is allowed until then. But for async_error, one thread at a time per communicator.
 class NcclApi {
  public:
   virtual ~NcclApi() = default;
@@ -49,7 +49,7 @@ class NcclApi {
 
   virtual NcclResult memory(void** data, std::size_t bytes) = 0;
   virtual NcclResult free_memory(void* data) = 0;
-  /// Collective. `*window` stays nullptr where the machine has no use for windows.
+  /// Collective. `*window` stays nullptr if the machine has no use for windows.
   virtual NcclResult add_window(NcclComm comm, void* data, std::size_t bytes, void** window) = 0;
   virtual NcclResult remove_window(NcclComm comm, void* window) = 0;
 

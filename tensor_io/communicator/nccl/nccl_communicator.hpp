@@ -12,25 +12,25 @@ namespace troupe {
 /// Collectives between devices, by NCCL. Tensors of the CPU go over `host`, a communicator of the same ranks: votes and
 /// layouts are small, and must not wait for a device.
 ///
-/// - A call returns when the collective is in this communicator's stream, of high priority. The calling thread's
-/// current stream waits for it
-///   there, so what that thread launches next sees the result; the host does not wait. Who needs the numbers on the
-///   host calls wait_on_host.
-/// - Order, shape and dtype are the ranks' own affair: NCCL compares nothing, and a mismatch shows as a timeout. The
-/// supervisors' ledgers
-///   name the ranks then.
-/// - How NCCL adds, and in which precision, is its own choice by size, topology and version: the same bits on the same
-/// machine, but not
-///   those of the CPU's back ends.
-/// - allocate() gives memory of the device from ncclMemAlloc, registered with NCCL as a window, so that it is sent from
-/// where it lies. It
-///   stays with this communicator's device; the window goes with the communicator.
-/// - A collective that is not over after `timeout`, or an error that NCCL finds in the background, breaks the
-/// communicator from a thread
-///   that watches (NcclFlights); the next call, and wait_on_host, throw it.
+/// - A call returns when the collective is in this communicator's stream, of high priority.
+///   The calling thread's current stream waits for it there, so later work of that thread sees the result.
+///   The host does not wait. To read the numbers on the host, call wait_on_host.
+/// - Order, shape and dtype are the ranks' own affair: NCCL compares nothing, and a mismatch shows as a
+///   timeout. The supervisors' ledgers name the ranks then.
+/// - NCCL chooses the order and the precision of additions by size, topology and version.
+///   The bits are the same on the same machine,
+///   but they are not those of the CPU's back ends.
+/// - allocate() gives memory of the device from ncclMemAlloc, registered with NCCL as a window,
+///   so that it is sent from its place.
+///   It stays with this communicator's device;
+///   the window goes with the communicator.
+/// - A collective that is not over after `timeout`,
+///   or an error that NCCL finds in the background,
+///   breaks the communicator from a watching thread (NcclFlights).
+///   The next call, and wait_on_host, throw it.
 class NcclCommunicator final : public Communicator {
  public:
-  /// Collective. `host` may be empty where `options.device` is the CPU itself, which only a test's NCCL can serve.
+  /// Collective. `host` may be empty if `options.device` is the CPU itself, which only a test's NCCL can serve.
   NcclCommunicator(CommunicatorOptions options, std::unique_ptr<Communicator> host);
   ~NcclCommunicator() override;
   std::string_view backend() const noexcept override { return "nccl"; }
@@ -60,13 +60,13 @@ class NcclCommunicator final : public Communicator {
   bool on_host(const at::Tensor& tensor) const noexcept { return host_ && tensor.device().is_cpu(); }
   /// The communicator for the CPU's tensors, at this record's step.
   Communicator& host(const CollectiveRecord& record);
-  /// Launches `calls` after what the current stream holds, and makes that wait for them.
+  /// Launches `calls` after the present work of the current stream, and makes that stream wait for them.
   void launch(const CollectiveRecord& record, const std::vector<at::Tensor>& tensors, const NcclLife::Calls& calls);
 
   std::unique_ptr<Communicator> host_;
   DeviceStream stream_;
-  DeviceEvent before_;  // what the collective waits for
-  DeviceWaits waits_;   // where the options want them
+  DeviceEvent before_;  // the collective waits for it
+  DeviceWaits waits_;   // if the options want them
   std::shared_ptr<NcclLife> life_;
   std::unique_ptr<NcclFlights> flights_;  // last but one: its thread uses the life
   at::Tensor barrier_;

@@ -10,7 +10,7 @@
 
 namespace troupe {
 
-/// Time as a communicator's life sees it: a test makes it pass.
+/// Time in a communicator's life: a test makes it pass.
 struct NcclClock {
   std::function<std::chrono::steady_clock::time_point()> now = [] { return std::chrono::steady_clock::now(); };
   std::function<void(std::chrono::microseconds)> pause;  ///< empty: sleeps
@@ -30,16 +30,16 @@ struct NcclLifeOptions {
 ///
 ///     none --connect--> connecting --success--> ready --end--> ended
 ///                            |                    |
-///                            +--error, deadline, abort--> failed --(a thread of its own aborts)--> ended
+///                            +--error, deadline, abort--> failed --(its own thread aborts)--> ended
 ///
 /// 1. Each call is waited for by polling async_error, until the deadline, whatever it returned. Calls of other threads
 ///    wait for that: memory may be given back by any of them.
 /// 2. The first failure wins; after it nothing but abort is called. Destroy never follows an error. Nothing
 ///    is revoked: NCCL 2.28's revoke frees the pending group, which its abort then reads
 ///    (github.com/NVIDIA/nccl/pull/2251).
-/// 3. abort() returns at once: NCCL's abort runs on a thread of its own, so that of several communicators all are told
-/// before one is
-///    waited for (one's abort may need the other's). Whoever waits in here is freed at its next look.
+/// 3. abort() returns at once: NCCL's abort runs on its own thread. So all communicators get their abort before
+///    any is waited for (one's abort may need the other's).
+///    All waits in here end at their next look.
 /// 4. The end waits 5 s for that thread at most, and then leaves the memory to the process's end.
 class NcclLife {
  public:
@@ -48,20 +48,20 @@ class NcclLife {
   NcclLife(const NcclLife&) = delete;
   NcclLife& operator=(const NcclLife&) = delete;
 
-  /// Collective. Throws Error(timeout) where not all came.
+  /// Collective. Throws Error(timeout) if a rank did not come.
   void connect(int world_size, int rank, const std::string& id);
-  /// Collective over this one's ranks: the group of those with the same color, nullptr for a negative one.
+  /// Collective over this one's ranks: the group of the same color, nullptr for a negative one.
   std::unique_ptr<NcclLife> split(int color, int key, const std::string& name);
 
   /// Makes `calls`, which launch work of one collective, as one group, and waits until NCCL has put it into the stream.
   /// `what` is for errors.
   using Calls = std::function<NcclResult(NcclApi& api, NcclComm comm)>;
   void launch(const std::string& what, const Calls& calls);
-  /// One management call (a window, say), and until it is over. NCCL goes on with a call that has failed for us: what
-  /// it reads and writes is `used`, which then lives until the abort is over.
+  /// One management call (a window, for example), until it is over. NCCL goes on with a call that has failed for us:
+  /// `used` holds the memory of the call, and lives until the abort is over.
   void manage(const std::string& what, const Calls& calls, const std::shared_ptr<void>& used = nullptr);
 
-  /// What has gone wrong in the background, if anything. Any thread.
+  /// The failure in the background, if there was one. Any thread.
   std::optional<ErrorReport> background_failure();
   /// Any thread, at once.
   void abort() noexcept;
@@ -73,7 +73,7 @@ class NcclLife {
   enum class State : std::uint8_t { none, connecting, ready, failed, ended };
   struct Shared;
   NcclLife(NcclLifeOptions options, NcclComm comm);
-  /// Polls until the call that was made is over. Throws after a failure, having aborted.
+  /// Polls until the call is over. Throws after a failure, having aborted.
   void settle(const std::string& what, NcclResult result, std::chrono::milliseconds timeout);
   void call(const std::string& what, std::chrono::milliseconds timeout, const Calls& calls);
   [[noreturn]] void fail(const ErrorReport& report);

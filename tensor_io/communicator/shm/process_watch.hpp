@@ -5,12 +5,12 @@
 
 namespace troupe {
 
-/// Clock ticks since boot at which process `pid` started, 0 where there is none: with the number it names one process
+/// Clock ticks since boot at which process `pid` started, 0 if there is none: with its number this identifies a process
 /// for good.
 std::uint64_t process_start(pid_t pid) noexcept;
 
-/// Tells whether another process of this host still runs. A dead one that nobody waited for (zombie) is dead. One
-/// thread.
+/// Reports whether another process of this host still runs. A dead one that its parent has not collected (zombie) is
+/// dead. One thread.
 class ProcessWatch {
  public:
   ProcessWatch(pid_t pid, std::uint64_t start);
@@ -25,7 +25,7 @@ class ProcessWatch {
  private:
   pid_t pid_;
   std::uint64_t start_;
-  int fd_ = -1;  // pidfd; -1 where the kernel or the container has none, then /proc is read
+  int fd_ = -1;  // pidfd; -1 if the kernel or the container has none, then /proc is read
 };
 
 }  // namespace troupe

@@ -9,17 +9,17 @@ namespace troupe {
 
 /// Collectives between threads or processes of one host.
 ///
-/// Where every rank's tensor lies in memory from allocate() ("a window": each rank maps all of them), the ranks work in
-/// place: the owner of a slice reads it from all and *pushes* the result into every rank's memory. Pulling would leave
-/// the lines shared between cores, and the next gradient that is written there would wait for each of them. Else data
-/// goes in chunks through outboxes in the control segment, written past the caches.
+/// If every rank's tensor lies in memory from allocate() ("a window": each rank maps all of them), the ranks work in
+/// place. The owner of a slice reads it from all and *pushes* the result into every rank's memory. Pulling would leave
+/// the lines shared between cores, and the next gradient written there would wait for each of them. Else data goes in
+/// chunks through outboxes in the control segment, written past the caches.
 class ShmCommunicator final : public Communicator {
  public:
   ShmCommunicator(CommunicatorOptions options, std::unique_ptr<ShmGroup> group);
   std::string_view backend() const noexcept override { return "shm"; }
 
  private:
-  /// What one allocate() made: a segment of each rank, mapped here.
+  /// The result of one allocate(): a segment of each rank, mapped here.
   using Window = std::vector<std::shared_ptr<SharedSegment>>;  // by rank
 
   void do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) override;
@@ -40,16 +40,16 @@ class ShmCommunicator final : public Communicator {
   at::Tensor do_allocate_shared(std::int64_t bytes, const CollectiveRecord& record) override;
   void do_abort(const ErrorReport& reason) noexcept override { group_->abort(reason); }
 
-  /// What `rank` made, and showed at the last meeting. Throws Error(unavailable).
+  /// The memory that `rank` made, and showed at the last meeting. Throws Error(unavailable).
   std::shared_ptr<SharedSegment> memory_of(int rank, std::size_t length) const;
-  /// After an allocation: whether all have mapped what they are to; `problem`: why this rank has not. Throws on all
+  /// After an allocation: whether all have mapped their parts; `problem`: this rank's reason not to. Throws on all
   /// ranks or on none.
   void agree_on_memory(const CollectiveRecord& record, std::string problem);
 
-  /// Meets, showing where this rank's tensor lies. True, with `pointers_` to every rank's, where all lie in windows.
+  /// Meets, showing the place of this rank's tensor. True, with `pointers_` to every rank's, if all lie in windows.
   bool meet_in_windows(const at::Tensor& tensor, const CollectiveRecord& record);
-  /// Where `tensor` has its place in every rank's memory: in rank order where it lies in a window, one place where all
-  /// share it. Throws Error(usage) where it lies in neither.
+  /// The place of `tensor` in every rank's memory: in rank order if it lies in a window, one place if all share it.
+  /// Throws Error(usage) if it lies in neither.
   std::vector<float*> on_all_ranks(const at::Tensor& tensor) const;
   /// For each chunk of at most `capacity` of `bytes`: stage(offset, count), meet, take(offset, count). One meeting even
   /// without bytes; the first compares the records, unless that is done.
@@ -67,7 +67,7 @@ class ShmCommunicator final : public Communicator {
 
   std::unique_ptr<ShmGroup> group_;
   std::vector<Window> windows_;
-  std::vector<std::weak_ptr<SharedSegment>> shared_;  // what allocate_shared() made
+  std::vector<std::weak_ptr<SharedSegment>> shared_;  // from allocate_shared()
   std::vector<std::byte*> pointers_;                  // by rank; valid until the next meet_in_windows
   std::vector<const void*> inputs_;                   // scratch of reduce_here
   std::vector<void*> outputs_;

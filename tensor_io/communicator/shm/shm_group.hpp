@@ -12,7 +12,7 @@
 
 namespace troupe {
 
-/// What keeps `call` from succeeding; empty if nothing does.
+/// The error that keeps `call` from succeeding; empty if there is none.
 template <class Call>
 std::string problem_of(Call&& call) {
   try {
@@ -26,27 +26,27 @@ std::string problem_of(Call&& call) {
 /// Into memory that another core read before.
 void stage(void* to, const void* from, std::int64_t bytes) noexcept;
 
-/// Ranks of one host that meet in shared memory. The problem: ranks that wait for each other a few times per operation,
-/// in a few hundred nanoseconds where all are there, without burning a core where one is late, and without waiting for
-/// one that is dead, that does something else, or that was told to stop. The solution: each rank counts the meetings it
-/// came to in its own cache line; a waiter looks at these for some microseconds, giving its core away between two looks
-/// where the host's ranks outnumber its cores, then sleeps on a futex, and looks every 100 ms whether who is missing
-/// still lives. One thread; `abort` and `failure` any thread.
+/// Ranks of one host that meet in shared memory. The problem: ranks wait for each other a few times per operation. That
+/// should take a few hundred nanoseconds if all are there, and burn no core if one is late. And a wait must end if a
+/// rank is dead, does something else, or was stopped. The solution: each rank counts its meetings in its own cache
+/// line. A waiter looks at these for some microseconds, giving its core away between two looks if the host's ranks
+/// outnumber its cores. Then it sleeps on a futex, and looks every 100 ms whether the missing ranks still live. One
+/// thread; `abort` and `failure` any thread.
 class ShmGroup {
  public:
-  /// Collective. nullptr, on all ranks alike, where some rank cannot map the memory; `why_not` then says which and why.
+  /// Collective. nullptr, on all ranks alike, if a rank can't map the memory; `why_not` then names it and the reason.
   static std::unique_ptr<ShmGroup> join(const CommunicatorOptions& options, std::string* why_not);
   ~ShmGroup();
 
-  /// Comes to the next meeting and waits for all others. With a `record`, it is the first of an operation: what the
-  /// ranks are about to do is compared before any data moves. `words` are shown to the others (peer_words).
+  /// Comes to the next meeting and waits for all others. With a `record`, it is the first of an operation: the ranks'
+  /// operations are compared before any data moves. `words` are shown to the others (peer_words).
   void meet(const CollectiveRecord& record, std::int64_t word0, std::int64_t word1);
   /// A later meeting of the same operation.
   void meet_again();
 
-  /// Where this rank puts data for the next meeting, kOutboxBytes.
+  /// This rank's place for data of the next meeting, kOutboxBytes.
   std::byte* outbox() const noexcept { return box(rank_, (meeting_ + 1) & 1); }
-  /// What `rank` put there for the last meeting. It is there until this rank comes to the next but one.
+  /// The data that `rank` put there for the last meeting. It stays until this rank comes to the next but one.
   std::byte* inbox(int rank) const noexcept { return box(rank, meeting_ & 1); }
   /// The two words of `rank`, until this rank comes to the next meeting but one.
   const std::int64_t* peer_words(int rank) const noexcept { return slot(rank).words[meeting_ & 1]; }
@@ -55,7 +55,7 @@ class ShmGroup {
   void recv(std::byte* data, std::int64_t bytes, int source, const CollectiveRecord& record);
 
   void abort(const ErrorReport& reason) noexcept;
-  /// The process that rank `rank` lives in.
+  /// The process of rank `rank`.
   pid_t pid(int rank) const noexcept { return watches_[rank].pid(); }
 
  private:

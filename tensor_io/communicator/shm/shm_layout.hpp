@@ -5,27 +5,27 @@
 
 #include "tensor_io/communicator/collective_ledger.hpp"
 
-// What lies in the control segment of a shared-memory communicator. All ranks are built from one source (compared when
-// a job is joined), so plain structs will do. Every atomic is lock-free and works between processes.
+// The content of the control segment of a shared-memory communicator. All ranks are built from one source (compared
+// when a job is joined), so plain structs will do. Every atomic is lock-free and works between processes.
 namespace troupe::shm {
 
 inline constexpr std::uint64_t kMagic = 0x74726f7570653031;  // "troupe01"
 inline constexpr std::size_t kOutboxBytes = 512 * 1024;      // staged by one rank for one meeting
 inline constexpr std::size_t kParcelBytes = 256 * 1024;      // staged by one rank for one piece of a send
 
-/// Sleepers wait for `count` to change. Who changes something that they wait for rings only where somebody sleeps.
+/// Sleepers wait for `count` to change. A rank that changes their condition rings only if there are sleepers.
 struct Bell {
   std::atomic<std::uint32_t> count;
   std::atomic<std::uint32_t> sleepers;
 };
 
-/// What a rank brings to its meetings. One cache line tells the others that it came and that it agrees. Two sets: for
-/// the meeting that is held and for the next one, which a fast rank may already prepare.
+/// A rank's part of its meetings. One cache line shows the others that it came and that it agrees. Two sets: for the
+/// present meeting and for the next one, which a fast rank may already prepare.
 struct alignas(64) Slot {
   std::atomic<std::uint32_t> meeting;  // the last one that this rank came to; counts from 1 and may wrap around
   std::atomic<std::uint32_t> left;     // 1 once its communicator is gone
   std::uint64_t fingerprint[2];        // of the record, in the first meeting of an operation
-  std::int64_t words[2][2];            // what the operation tells the others: where a tensor lies
+  std::int64_t words[2][2];            // the operation's data for the others: the place of a tensor
   alignas(64) CollectiveRecord records[2];
 };
 
@@ -49,7 +49,7 @@ struct Failure {
 struct Header {
   std::uint64_t magic;
   std::uint64_t world_size;
-  std::uint64_t nonce[2];  // random: who reads the announced one here sees the same memory
+  std::uint64_t nonce[2];  // random: a rank that reads the announced one here sees the same memory
   alignas(64) Bell bell;
   alignas(64) Failure failure;
 };
