@@ -17,7 +17,7 @@ struct MetricName {
   const char* help;
 };
 
-/// The one list of metrics (the table of docs/observe.md).
+/// The one list of metrics (docs/reference/metrics.md is made from it).
 std::span<const MetricName> metric_names() noexcept;
 /// By its first name; nullptr: there is none.
 const MetricName* find_metric(const std::string& name) noexcept;

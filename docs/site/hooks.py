@@ -1,6 +1,6 @@
 """Called by MkDocs. Two kinds of files that lie outside of docs/ become part of the site, so that every link in it has an end that the
 build has seen: what a page links to above docs/ (a source, shown as another page), and doxygen's reference, in api/. A program and
-its twin in Python take the place of `<!-- beside: PATH -->`.
+its twin in Python take the place of `<!-- beside: PATH -->`. No page may load anything from elsewhere.
 """
 import pathlib
 import posixpath
@@ -12,8 +12,10 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 API = ROOT / "build/docs/api"
+WORKER = "assets/javascripts/iframe-worker.js"  # mkdocs.yml has it, too
 LINK = re.compile(r"\]\((\.\./[\w./-]+)(#[\w-]+)?\)")
 BESIDE = re.compile(r"<!-- beside: ([\w./-]+) -->")
+ELSEWHERE = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//[^>]*>|<link\b[^>]*\bhref=[\"']?(?:https?:)?//[^>]*>")
 LANGUAGES = {".cpp": "cpp", ".hpp": "cpp", ".md": None, ".py": "python", ".toml": "toml", ".txt": "text", ".cmake": "cmake", "": "text"}
 
 
@@ -53,6 +55,7 @@ def on_files(files, config):
         files.append(File.generated(config, page_of(path), content=source_page(path)))
     if not (API / "html/index.html").exists():
         raise PluginError("doxygen has not run: ./dev docs does it")
+    files.append(File.generated(config, WORKER, abs_src_path=str(ROOT / "docs/site/iframe-worker.js")))
     for file in sorted((API / "html").rglob("*")):
         if file.is_file():
             name = "api/" + file.relative_to(API / "html").as_posix()
@@ -67,6 +70,13 @@ def beside(marker):
         text = (ROOT / (marker[1] + suffix)).read_text().strip()
         tabs += f'=== "{title}"\n\n' + textwrap.indent(f"```{LANGUAGES[suffix]}\n{text}\n```", "    ") + "\n\n"
     return tabs
+
+
+def on_post_page(output, page, config):
+    found = ELSEWHERE.search(output)
+    if found:
+        raise PluginError(f"{page.file.src_uri} would load something from elsewhere: {found[0]}")
+    return output
 
 
 def on_page_markdown(markdown, page, config, files):

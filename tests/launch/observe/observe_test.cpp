@@ -83,8 +83,9 @@ TEST_CASE("[T07] every metric has one name that Prometheus takes and one that ML
     CHECK(seen.insert(metric.name).second);
     CHECK(seen.insert(metric.prometheus).second);
     CHECK(find_metric(metric.name) == &metric);
-    CHECK_THAT(testing::read_text(TROUPE_SOURCE_DIR "/docs/observe.md"),
-               Catch::Contains("| `" + std::string(metric.name) + "` | `" + metric.prometheus + "` |"));
+    CHECK_THAT(testing::read_text(TROUPE_SOURCE_DIR "/docs/reference/metrics.md"),
+               Catch::Contains("| `" + std::string(metric.name) + "` | `" + metric.prometheus + "` | `" +
+                               mlflow_name(metric) + "` |"));
   }
 }
 
