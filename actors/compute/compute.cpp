@@ -260,9 +260,7 @@ double Compute::wait_for_numbers(GradientSummary& summary) {
   numbers.send(core_.device(), has_norm ? summary.device_checks.sum(0) : at::Tensor(), {});
   double norm = 0;
   if (numbers.over) {
-    const auto started = std::chrono::steady_clock::now();
     core_.program_communicator().wait_on_host(*numbers.over, "losses and gradient norm");
-    trace_since(nanoseconds(started), "wait for the device");
     norm = numbers.take(losses_);
     votes_.mine().correct += numbers.correct;
     if (numbers.not_finite) summary.not_finite_parameter = core_.strategy->find_not_finite();

@@ -258,6 +258,9 @@ const std::vector<ConfigField>& config_fields() {
              {"communication", "device", at(&Config::device), "where ranks train"}),
       {"communication", "share_device", at(&Config::share_device),
        "several ranks may be on one GPU: for tests, it is slow"},
+      {"communication", "tf32", at(&Config::tf32), "f32 matrix products of a GPU round their factors to 10 bits"},
+      {"communication", "cudnn_benchmark", at(&Config::cudnn_benchmark),
+       "cuDNN tries its algorithms on each new shape, and takes the fastest"},
       {"communication", "collective_timeout", at(&Config::collective_timeout),
        "seconds that a collective may wait for the others", 0.1, 86400},
 

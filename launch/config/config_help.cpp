@@ -154,6 +154,8 @@ std::string help_page(const std::string& section, const std::string& name) {
       {"ranks", "docs/testing.md"},
       {"run_dir", "docs/observe.md"},
       {"share_device", "docs/gpu.md"},
+      {"tf32", "docs/gpu.md"},
+      {"cudnn_benchmark", "docs/gpu.md"},
       {"snapshot_every", "docs/sharded_training.md"},
       {"verify_every", "docs/strategies.md"},
       {"vote", "docs/gpu.md"},

@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
@@ -355,6 +356,8 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& program,
     } else if (shared) {
       at::set_num_threads(1);
     }
+    if (config.tf32) at::globalContext().setAllowTF32CuBLAS(true);  // convolutions use it by LibTorch's default
+    if (config.cudnn_benchmark) at::globalContext().setBenchmarkCuDNN(true);
     handle_signals(place.launched);
     if (config.ranks > 1) return run_simulated(config, argv[0], body);
     if (!place.launched || (place.world_size == 1 && place.coordinator_host.empty()))

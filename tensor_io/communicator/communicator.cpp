@@ -8,6 +8,7 @@
 #include <array>
 #include <cstring>
 
+#include "tensor_io/base/trace.hpp"
 #include "tensor_io/communicator/communicator_arguments.hpp"
 #include "tensor_io/device/device_stream.hpp"
 #include "tensor_io/memory/failure_report.hpp"
@@ -208,7 +209,8 @@ void Communicator::wait_on_host(std::string_view label) {
 }
 
 void Communicator::wait_on_host(const DeviceEvent& event, std::string_view label) {
-  const auto deadline = std::chrono::steady_clock::now() + options().timeout;
+  const auto began = std::chrono::steady_clock::now();
+  const auto deadline = began + options().timeout;
   host_wait(event, [&] {
     throw_if_broken();
     if (std::chrono::steady_clock::now() > deadline) {
@@ -217,6 +219,7 @@ void Communicator::wait_on_host(const DeviceEvent& event, std::string_view label
                   "raise collective_timeout if a step takes that long");
     }
   });
+  trace_since(began.time_since_epoch().count(), "wait for the device");
   throw_if_broken();
 }
 

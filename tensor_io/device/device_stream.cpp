@@ -11,6 +11,7 @@ namespace troupe {
 namespace {
 
 constexpr unsigned long kTimerSlackNs = 1'000;
+constexpr std::chrono::microseconds kYielding{200}, kBetweenLooks{20};
 std::atomic<std::int64_t> waits{0};
 
 }  // namespace
@@ -75,19 +76,23 @@ CurrentStream::~CurrentStream() {
   guard.uncheckedSetDevice(*device_before_);
 }
 
-void host_wait(const DeviceEvent& event, const std::function<void()>& give_up) {
+void pause_between_looks(std::chrono::steady_clock::time_point began) {
   // The system wakes a thread up to 50 us late, unless it is asked not to.
   static thread_local const int sharp = prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   (void)sharp;
+  if (std::chrono::steady_clock::now() - began < kYielding) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
+void host_wait(const DeviceEvent& event, const std::function<void()>& give_up) {
   waits.fetch_add(1, std::memory_order_relaxed);
-  const auto yielding_until = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+  const auto began = std::chrono::steady_clock::now();
   while (!event.done()) {
     give_up();
-    if (std::chrono::steady_clock::now() < yielding_until) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
+    pause_between_looks(began);
   }
 }
 

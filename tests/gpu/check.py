@@ -58,9 +58,9 @@ class Machine:
         self.environment, self.wait = environment, wait
         self.logs = out / "gpu-check-logs"
         self.logs.mkdir(parents=True, exist_ok=True)
-        scripts = {name: HERE / f"{name}.py" for name in ("steps_test", "strategies_test", "step_rows", "counters")}
+        scripts = {name: HERE / f"{name}.py" for name in ("steps_test", "strategies_test", "step_rows", "host_rows", "counters")}
         programs = {name: folder / name for name in ("test_gpu", "gpu_rows")}
-        self.words = Words(environment.get("PATH", ""), folder=folder, python=python, **scripts, **programs)
+        self.words = Words(environment.get("PATH", ""), folder=folder, logs=self.logs, python=python, **scripts, **programs)
         query = ("--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
         self.device = self.answer(("{nvidia-smi}", *query), "no GPU")
         self.words["memory"] = memory_mib(self.device)

@@ -1,9 +1,9 @@
 """The parts of ./dev gpu-check: one table. A part is a name, its limit in seconds, and steps; a step is a process.
 
 A step's words are formatted. {test_gpu}, {gpu_rows} and {folder} are what was built. {python} runs this folder's
-scripts {steps_test}, {strategies_test}, {step_rows} and {counters}. {memory} is the smallest device's in MiB. {nvidia-smi},
-{compute-sanitizer} and {ncu} are tools of the machine: without its tool a step does not run. A step with a tag stands
-for the tests of test_gpu that have it, each of them a step.
+scripts {steps_test}, {strategies_test}, {step_rows}, {host_rows} and {counters}. {logs} is where output stays. {memory}
+is the smallest device's in MiB. {nvidia-smi}, {compute-sanitizer} and {ncu} are tools of the machine: without its tool
+a step does not run. A step with a tag stands for the tests of test_gpu that have it, each of them a step.
 """
 import dataclasses
 
@@ -75,6 +75,8 @@ PARTS = (
     Part("gpt124m", 60, "GPT-124M beside PyTorch's DDP", (beside("step of ddp, gpt124m"),)),
     Part("gpt124m_graphs", 60, "the same with CUDA graphs", (beside("step of ddp with cuda_graphs, gpt124m"),)),
     Part("fsdp2", 60, "GPT-124M beside PyTorch's FSDP2", (beside("step of fsdp, gpt124m"),)),
+    Part("host", 60, "where the host's time goes in a step, launches, late votes", (
+        Step("host", ("{python}", "{host_rows}", "{folder}", "--keep", "{logs}"), measures=True),)),
     Part("overlap", 60, "exposed communication at 370 GB/s and at half a step", (rows("overlap"),)),
     Part("resnet50", 60, "ResNet-50 beside PyTorch's DDP", (beside("step of ddp, resnet50"),)),
     Part("resnet50_graphs", 60, "the same with CUDA graphs", (beside("step of ddp with cuda_graphs, resnet50"),)),

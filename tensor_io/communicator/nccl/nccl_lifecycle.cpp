@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatienceAtEnd{5'000};
 constexpr std::chrono::seconds kPatienceWithCalls{1};
-constexpr int kQuickLooks = 100;  // before the looks become rare
 
 }  // namespace
 
@@ -96,19 +95,10 @@ void NcclLife::fail(const ErrorReport& report) {
   throw Error(report);
 }
 
-void NcclLife::pause(int looks) const {
-  if (options_.clock.pause) return options_.clock.pause(std::chrono::microseconds(looks < kQuickLooks ? 0 : 50));
-  if (looks < kQuickLooks) {
-    std::this_thread::yield();
-  } else {
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-}
-
 // That a call returns success says nothing: ncclCommSplit and ncclCommWindowRegister of 2.28 do, and go on in the
 // background. Only the communicator's state says that a call is over.
 void NcclLife::settle(const std::string& what, NcclResult result, std::chrono::milliseconds timeout) {
-  const auto deadline = options_.clock.now() + timeout;
+  const auto began = options_.clock.now();
   for (int looks = 0;; ++looks) {
     const auto state = shared_->state.load();
     if (state == State::failed || state == State::ended) {
@@ -123,13 +113,13 @@ void NcclLife::settle(const std::string& what, NcclResult result, std::chrono::m
       fail(nccl_failure(result, what, detail));
     }
     if (looks > 0 && result == NcclResult::success) return;
-    if (options_.clock.now() > deadline) {
+    if (options_.clock.now() > began + timeout) {
       fail({.code = ErrorCode::timeout,
             .cause = "NCCL " + what + ": not over after " + std::to_string(timeout.count()) + " ms",
             .remedy =
                 "is every rank running, and does it make the same calls? NCCL_DEBUG=INFO shows how far each came"});
     }
-    if (looks > 0) pause(looks);
+    if (looks > 0) options_.clock.pause(began);
     std::lock_guard lock(shared_->mutex);
     if (shared_->state == State::failed || shared_->state == State::ended) continue;
     NcclResult background = NcclResult::success;

@@ -7,13 +7,15 @@
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/communicator/nccl/nccl_api.hpp"
+#include "tensor_io/device/device_stream.hpp"
 
 namespace troupe {
 
 /// Time in a communicator's life: a test makes it pass.
 struct NcclClock {
   std::function<std::chrono::steady_clock::time_point()> now = [] { return std::chrono::steady_clock::now(); };
-  std::function<void(std::chrono::microseconds)> pause;  ///< empty: sleeps
+  /// Between two looks in a wait that began then.
+  std::function<void(std::chrono::steady_clock::time_point began)> pause = &pause_between_looks;
 };
 
 struct NcclLifeOptions {
@@ -77,7 +79,6 @@ class NcclLife {
   void settle(const std::string& what, NcclResult result, std::chrono::milliseconds timeout);
   void call(const std::string& what, std::chrono::milliseconds timeout, const Calls& calls);
   [[noreturn]] void fail(const ErrorReport& report);
-  void pause(int looks) const;
 
   NcclLifeOptions options_;
   std::shared_ptr<Shared> shared_;

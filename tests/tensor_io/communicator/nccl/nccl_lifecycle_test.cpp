@@ -23,7 +23,7 @@ struct LifeClock {
       std::make_shared<std::chrono::steady_clock::time_point>();
   NcclClock clock() const {
     return {[time = time] { return *time; },
-            [time = time](std::chrono::microseconds) { *time += std::chrono::milliseconds(100); }};
+            [time = time](std::chrono::steady_clock::time_point) { *time += std::chrono::milliseconds(100); }};
   }
 };
 
