@@ -2,12 +2,15 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "actors/step/minority.hpp"
 #include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/device/device_kernels.hpp"
+#include "tensor_io/device/host_copies.hpp"
 #include "tensor_io/files/xxh3.hpp"
 
 namespace troupe {
@@ -15,13 +18,29 @@ namespace {
 
 constexpr std::int64_t kPiece = 1 << 20;  // bytes
 
+// Tensors of a device are hashed there, and the host waits once.
 std::uint64_t hash_of(const std::vector<at::Tensor>& tensors) {
-  std::string hashes;
-  for (const auto& tensor : tensors) {
-    const auto bytes = tensor.cpu();  // itself, where it is there
-    hashes += xxh3_text(xxh3(std::span(static_cast<const std::byte*>(bytes.data_ptr()), bytes.nbytes())));
+  const auto count = static_cast<std::int64_t>(tensors.size());
+  at::Tensor there, hashes;
+  Xxh3Stream all;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto& tensor = tensors[static_cast<std::size_t>(i)];
+    if (tensor.is_cpu()) {
+      const auto hash = xxh3(std::span(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()));
+      all.update(std::as_bytes(std::span(&hash, 1)));
+    } else {
+      if (!there.defined()) there = at::zeros({count}, tensor.options().dtype(at::kLong));
+      hash_bytes(tensor, there.narrow(0, i, 1));
+    }
   }
-  return xxh3(hashes);
+  if (there.defined()) {
+    hashes = HostCopies::memory(static_cast<std::int64_t>(there.nbytes()), there.device()).view(at::kLong);
+    HostCopies copies;
+    copies.add(hashes, there);
+    copies.wait();
+    all.update({static_cast<const std::byte*>(hashes.const_data_ptr()), hashes.nbytes()});
+  }
+  return all.take();
 }
 
 }  // namespace

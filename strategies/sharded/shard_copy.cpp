@@ -1,7 +1,5 @@
 #include "strategies/sharded/shard_copy.hpp"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -10,6 +8,7 @@
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/safetensors.hpp"
+#include "tensor_io/device/host_copies.hpp"
 #include "tensor_io/files/bounded_json.hpp"
 #include "tensor_io/files/xxh3.hpp"
 #include "tensor_io/kernels/reduce_kernels.hpp"
@@ -158,6 +157,7 @@ void ShardPacker::pack(const at::Tensor& memory) const {
   std::copy(head_.begin(), head_.end(), data + kBegin);
 
   std::vector<Part> parts;
+  HostCopies copies;
   std::int64_t end = begin_;
   for (const auto& [name, tensor] : tensors_) {
     const auto begin = end, used = static_cast<std::int64_t>(tensor.nbytes());
@@ -166,9 +166,10 @@ void ShardPacker::pack(const at::Tensor& memory) const {
     if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_conj()) {
       parts.push_back({begin, begin + used, static_cast<const char*>(tensor.const_data_ptr())});
     } else {
-      memory.narrow(0, begin, used).view(tensor.scalar_type()).view(tensor.sizes()).copy_(tensor.detach());
+      copies.add(memory.narrow(0, begin, used).view(tensor.scalar_type()).view(tensor.sizes()), tensor.detach());
     }
   }
+  copies.wait();
 
   Xxh3Stream hash;
   auto part = parts.begin();
@@ -192,7 +193,8 @@ void ShardPacker::pack(const at::Tensor& memory) const {
 }
 
 at::Tensor ShardPacker::pack() const {
-  auto memory = at::empty({bytes()}, at::TensorOptions().dtype(at::kByte));
+  const auto on_device = std::find_if(tensors_.begin(), tensors_.end(), [](const auto& one) { return !one.second.is_cpu(); });
+  auto memory = HostCopies::memory(bytes(), on_device == tensors_.end() ? at::kCPU : on_device->second.device());
   pack(memory);
   return memory;
 }

@@ -13,6 +13,7 @@
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/hashed_copy.hpp"
 #include "tensor_io/checkpoint/safetensors.hpp"
+#include "tensor_io/device/host_copies.hpp"
 
 namespace troupe {
 namespace {
@@ -34,7 +35,7 @@ at::Tensor allocate(std::int64_t bytes) {
 }
 
 // Past the cache, which copy_ does not: it takes a fifth longer.
-void copy_values(const at::Tensor& to, const at::Tensor& from, HashedCopy* hashed) {
+void copy_values(const at::Tensor& to, const at::Tensor& from, HashedCopy* hashed, HostCopies& copies) {
   if (from.is_cpu() && from.is_contiguous() && !from.is_neg()) {
     const std::span bytes(static_cast<const std::byte*>(from.const_data_ptr()), from.nbytes());
     if (hashed != nullptr) {
@@ -43,9 +44,18 @@ void copy_values(const at::Tensor& to, const at::Tensor& from, HashedCopy* hashe
       std::memcpy(to.mutable_data_ptr(), bytes.data(), bytes.size());
     }
   } else {
-    to.copy_(from);
+    copies.add(to, from);
     if (hashed != nullptr) hashed->skip(to.nbytes());
   }
+}
+
+c10::Device device_of(const std::vector<TensorPart>& parts) {
+  for (const auto& part : parts) {
+    for (const auto& piece : part.pieces) {
+      if (!piece.is_cpu()) return piece.device();
+    }
+  }
+  return at::kCPU;
 }
 
 }  // namespace
@@ -61,10 +71,11 @@ std::size_t Snapshot::take(CheckpointPart& to_save) {
     bytes += static_cast<std::int64_t>(parts[--live].bytes());
   if (!block_.defined() || block_.numel() < bytes) {
     block_ = at::Tensor();
-    if (bytes > 0) block_ = allocate(bytes);
+    if (bytes > 0) block_ = device_of(parts).is_cpu() ? allocate(bytes) : HostCopies::memory(bytes, device_of(parts));
   }
   std::optional<HashedCopy> hashed;
   if (tensors_begin_at(total) == FileDigest::kChunkBytes) hashed.emplace(total - static_cast<std::uint64_t>(bytes));
+  HostCopies copies;
   std::int64_t begin = 0;
   // Widest elements first, so each tensor is aligned to its own.
   for (auto part = parts.begin() + static_cast<std::ptrdiff_t>(live); part != parts.end(); ++part) {
@@ -76,13 +87,15 @@ std::size_t Snapshot::take(CheckpointPart& to_save) {
       copy = block_.slice(0, begin, end).view(part->dtype);
       std::int64_t at = 0;
       for (const auto& piece : part->pieces) {
-        copy_values(copy.narrow(0, at, piece.numel()).view(piece.sizes()), piece.detach(), hashed ? &*hashed : nullptr);
+        copy_values(copy.narrow(0, at, piece.numel()).view(piece.sizes()), piece.detach(), hashed ? &*hashed : nullptr,
+                    copies);
         at += piece.numel();
       }
     }
     part->pieces.assign(1, copy.view(part->shape));
     begin = end;
   }
+  copies.wait();
   to_save.hashes = hashed ? hashed->take() : ChunkHashes();
   return live;
 }

@@ -128,6 +128,14 @@ class CudaAccelerator final : public Accelerator {
                                 partials.data_ptr<double>(), result.data_ptr<double>(), stream.native()));
   }
 
+  void hash_bytes(const at::Tensor& tensor, const at::Tensor& result) override {
+    const auto stream = DeviceStream::current(tensor.device());
+    const CurrentStream place(stream);
+    result.zero_();
+    check("hash_bytes", cuda::hash_bytes(tensor.const_data_ptr(), static_cast<std::int64_t>(tensor.nbytes()),
+                                         result.data_ptr<std::int64_t>(), stream.native()));
+  }
+
   void dropout_mask(const at::Tensor& mask, std::uint64_t dropped_below, const DropoutKey& key,
                     std::uint64_t subsequence) override {
     const auto stream = DeviceStream::current(mask.device());

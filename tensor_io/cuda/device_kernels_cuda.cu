@@ -6,13 +6,15 @@
 
 #include "tensor_io/base/philox.hpp"
 #include "tensor_io/cuda/device_kernels_cuda.hpp"
+#include "tensor_io/device/hash_words.hpp"
 
 // The kernels move each byte once and are bound by memory: so 16 bytes a load, several of them under way in each
 // thread, and enough blocks to fill the device.
 namespace troupe::cuda {
 namespace {
 
-constexpr std::int64_t kMaskBlocks = 2048;
+constexpr std::int64_t kMaskBlocks = 2048, kHashBlocks = 2048;
+constexpr int kHashWords = 8;  // of a thread, at least, if there are so many
 constexpr int kAtOnce = 4;  // loads that are under way in a thread of check_kernel
 
 template <class T, int kCount>
@@ -162,6 +164,27 @@ __global__ void dropout_kernel(bool* keep, std::int64_t numel, std::uint64_t dro
   }
 }
 
+// A sum of integers: the same in any order.
+__global__ void __launch_bounds__(kThreads)
+    hash_kernel(const unsigned char* __restrict__ data, std::int64_t bytes, unsigned long long* result) {
+  __shared__ unsigned long long shared;
+  if (threadIdx.x == 0) shared = 0;
+  __syncthreads();
+  const bool aligned = is_aligned<std::uint32_t>(data);
+  const auto* words = reinterpret_cast<const std::uint32_t*>(data);
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  unsigned long long sum = 0;
+#pragma unroll 4
+  for (std::int64_t word = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; 4 * word < bytes;
+       word += stride) {
+    const bool whole = aligned && 4 * word + 4 <= bytes;
+    sum += hash_of_word(whole ? words[word] : word_at(data, bytes, word), word);
+  }
+  atomicAdd(&shared, sum);
+  __syncthreads();
+  if (threadIdx.x == 0) atomicAdd(result, shared);
+}
+
 template <class To>
 void launch_pack(void* bucket, PackItems& items, Number source_type, float scale, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(plan_blocks(items));
@@ -202,6 +225,15 @@ int scale_and_check(void* data, std::int64_t numel, Number type, float scale, do
       break;
   }
   add_partials_kernel<<<1, kThreads, 0, on>>>(partials, kPartials, result);
+  return static_cast<int>(cudaGetLastError());
+}
+
+int hash_bytes(const void* data, std::int64_t bytes, std::int64_t* result, void* stream) {
+  if (bytes == 0) return 0;
+  const std::int64_t of_block = 4 * kHashWords * kThreads;
+  const auto blocks = std::min((bytes + of_block - 1) / of_block, kHashBlocks);
+  hash_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      static_cast<const unsigned char*>(data), bytes, reinterpret_cast<unsigned long long*>(result));
   return static_cast<int>(cudaGetLastError());
 }
 

@@ -16,6 +16,9 @@ int pack(void* bucket, Number bucket_type, PackItems& items, Number source_type,
 int scale_and_check(void* data, std::int64_t numel, Number type, float scale, double* partials, double* result,
                     void* stream);
 
+/// Adds the hash of `bytes` bytes to `result`, on the device.
+int hash_bytes(const void* data, std::int64_t bytes, std::int64_t* result, void* stream);
+
 /// The elements, of `numel`, that a dropout keeps, four by one count of Philox's (key, subsequence). `key_there`: the
 /// key, on the device; nullptr: it is `key`.
 int dropout_mask(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key,

@@ -34,6 +34,7 @@ class Accelerator {
   virtual void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources,
                     std::span<const std::int64_t> offsets, double scale) = 0;
   virtual void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& result) = 0;
+  virtual void hash_bytes(const at::Tensor& tensor, const at::Tensor& result) = 0;
   /// Of dropout.hpp: bool, contiguous; an element is kept if its number is not below `dropped_below`.
   virtual void dropout_mask(const at::Tensor& mask, std::uint64_t dropped_below, const DropoutKey& key,
                             std::uint64_t subsequence) = 0;

@@ -9,6 +9,7 @@
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/device/accelerator.hpp"
 #include "tensor_io/device/device_graph.hpp"
+#include "tensor_io/device/hash_words.hpp"
 
 namespace troupe {
 namespace {
@@ -93,6 +94,18 @@ void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& res
     result.data_ptr<double>()[0] = squares;
     result.data_ptr<double>()[1] = not_finite;
   });
+}
+
+void hash_bytes(const at::Tensor& tensor, const at::Tensor& result) {
+  if (!tensor.is_contiguous()) refuse("hash_bytes", "a tensor that is not contiguous");
+  if (result.scalar_type() != at::kLong || result.numel() != 1 || result.device() != tensor.device())
+    refuse("hash_bytes", "the result is no () i64 there");
+  if (tensor.is_cuda()) return of_device("hash_bytes", tensor).hash_bytes(tensor, result);
+  const auto* bytes = static_cast<const unsigned char*>(tensor.const_data_ptr());
+  const auto count = static_cast<std::int64_t>(tensor.nbytes());
+  std::uint64_t sum = 0;
+  for (std::int64_t word = 0; 4 * word < count; ++word) sum += cuda::hash_of_word(cuda::word_at(bytes, count, word), word);
+  *result.data_ptr<std::int64_t>() = static_cast<std::int64_t>(sum);
 }
 
 }  // namespace troupe

@@ -60,6 +60,20 @@ TEST_CASE("[T01] gpu: one pass scales with the CPU's bits, and finds its norm an
   CHECK(result_there[1].item<double>() == 1);
 }
 
+TEST_CASE("[T01] gpu: the hash of a tensor's bytes is the CPU's", "[gpu][kernels][sanitized]") {
+  need_devices(1);
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kByte);
+  const std::int64_t numel = GENERATE(0, 1, 5, 100'003, 10'000'019);
+  torch::manual_seed(3);
+  const auto bytes = torch::randn({numel + 1}).to(dtype);
+  const auto begin = GENERATE(0, 1);  // not aligned to 4 bytes
+  const auto here = bytes.narrow(0, begin, numel), there = bytes.to(torch::kCUDA).narrow(0, begin, numel);
+  const auto hash = torch::zeros({1}, at::kLong), hash_there = hash.to(torch::kCUDA);
+  hash_bytes(here, hash);
+  hash_bytes(there, hash_there);
+  CHECK(torch::equal(hash, hash_there.cpu()));
+}
+
 TEST_CASE("[L03] gpu: a dropout's mask has the bits of its twin on the CPU, in a stream, without a wait",
           "[gpu][kernels]") {
   need_devices(1);

@@ -75,3 +75,26 @@ TEST_CASE("[T01] one pass scales, sums the squares and counts what is not finite
   CHECK(result[1].item<double>() == 2);
   CHECK_FALSE(std::isfinite(result[0].item<double>()));
 }
+
+TEST_CASE("[T01] the hash of bytes is the sum of SplitMix64's finalizer of 4 bytes and their place") {
+  const auto hash_of = [](const at::Tensor& tensor) {
+    const auto result = torch::full({1}, 7, at::kLong);
+    hash_bytes(tensor, result);
+    return result.item<std::int64_t>();
+  };
+  // By a few lines of Python; the 7 bytes also from an address that is not aligned.
+  const auto bytes = torch::arange(17, at::kByte);
+  CHECK(hash_of(bytes.narrow(0, 0, 0)) == 0);
+  CHECK(hash_of(bytes.narrow(0, 0, 1)) == -2152535657050944081);
+  CHECK(hash_of(bytes.narrow(0, 0, 7)) == 3655285632421463141);
+  CHECK(hash_of((bytes - 1).narrow(0, 1, 7)) == 3655285632421463141);
+  CHECK(hash_of(bytes.narrow(0, 0, 16)) == -217822581799648368);
+  auto values = torch::randn({1000});
+  const auto before = hash_of(values);
+  values.view(at::kInt)[999].bitwise_xor_(1);
+  CHECK(hash_of(values) != before);
+  values.view(at::kInt)[999].bitwise_xor_(1);
+  CHECK(hash_of(values) == before);
+  CHECK(hash_of(values.flip({0})) != before);
+  CHECK_THROWS_AS(hash_of(values.view({10, 100}).t()), Error);
+}
