@@ -100,6 +100,7 @@ void Compute::recover(const Error& error) {
 
 std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, double lr) {
   const auto started = std::chrono::steady_clock::now();
+  recovery_cause_ = why.cause;
   auto& strategy = core_.strategy;
   std::optional<Decision> decision;
   std::vector<std::int32_t> unreachable;

@@ -57,6 +57,8 @@ class Compute {
   /// How long the last change of membership took this rank, from the news of it until it could go on; 0: there was
   /// none.
   double recovery_ms() const noexcept { return recovery_ms_; }
+  /// Why the membership before ended, as this rank heard first; empty: it was no member.
+  const std::string& recovery_cause() const noexcept { return recovery_cause_; }
 
   int rank() const noexcept { return core_.rank(); }
   int world_size() const noexcept { return core_.world_size(); }
@@ -184,6 +186,7 @@ class Compute {
   bool overflowed_ = false;                      // an update within the step was not finite
   std::optional<std::int64_t> optimizer_bytes_;  // of its state, from its first step on
   double recovery_ms_ = 0;
+  std::string recovery_cause_;
 };
 
 }  // namespace troupe
