@@ -7,9 +7,10 @@
 
 namespace troupe {
 
-/// What run.json says of a run; empty where it does not.
+/// What run.json says of a run, and `lock` of its end; empty where they do not.
 struct RunFacts {
   std::string job_id, started, strategy, backend, version, command;
+  std::string exit_code;  ///< of the launcher
 };
 
 /// What a run's folder holds of it.
