@@ -100,6 +100,7 @@ void Compute::recover(const Error& error) {
 
 std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, double lr) {
   const auto started = std::chrono::steady_clock::now();
+  recovery_.cause = why.cause;
   auto& strategy = core_.strategy;
   std::optional<Decision> decision;
   std::vector<std::int32_t> unreachable;
@@ -135,7 +136,7 @@ std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, d
         strategy->set_rollback_point();
         if (shares_per_rank() > 0) runner_.move_on();  // which share comes next goes by the new rank
       }
-      recovery_ms_ = milliseconds_since(started);
+      recovery_.ms = milliseconds_since(started);
       return decision;
     } catch (const LinkFault& fault) {  // the coordinator hears all ranks, and decides who is left out
       why = of_link(fault, unreachable);

@@ -29,6 +29,12 @@
 
 namespace troupe {
 
+/// The last change of membership, as this rank saw it.
+struct LastRecovery {
+  double ms = 0;      ///< from the news of it until this rank could go on; 0: there was none
+  std::string cause;  ///< why the membership before ended, as this rank heard first; empty: it was no member
+};
+
 /// The rank's trainer: owns module and optimizer state, runs the steps. It is an actor with a mailbox, and its thread
 /// is the user's: the program's own loop, or the framework's, calls it.
 ///
@@ -54,9 +60,7 @@ class Compute {
   /// After `error` in a collective outside of a step: joins the next generation if the error is recoverable, else
   /// throws it.
   void recover(const Error& error);
-  /// How long the last change of membership took this rank, from the news of it until it could go on; 0: there was
-  /// none.
-  double recovery_ms() const noexcept { return recovery_ms_; }
+  const LastRecovery& last_recovery() const noexcept { return recovery_; }
 
   int rank() const noexcept { return core_.rank(); }
   int world_size() const noexcept { return core_.world_size(); }
@@ -183,7 +187,7 @@ class Compute {
   MicroBatchRunner runner_{core_, votes_, losses_, early_, clock_, replicas_};
   bool overflowed_ = false;                      // an update within the step was not finite
   std::optional<std::int64_t> optimizer_bytes_;  // of its state, from its first step on
-  double recovery_ms_ = 0;
+  LastRecovery recovery_;
 };
 
 }  // namespace troupe

@@ -97,6 +97,7 @@ void write_event(const MetricRecord& record, nlohmann::ordered_json& line) {
   if (record.generation == 0) return;
   line["generation"] = record.generation;
   line["stalled(ms)"] = std::round(record.stalled_ms);
+  if (!record.cause.empty()) line["cause"] = record.cause;
   auto& members = line["members"] = nlohmann::ordered_json::array();
   for (const auto& place : record.members)
     members.push_back({{"rank", place.rank}, {"slot", place.slot}, {"host", place.host}, {"newcomer", place.newcomer}});
@@ -107,6 +108,7 @@ void read_event(const nlohmann::ordered_json& entry, MetricRecord& record) {
   record.text = entry.value("text", std::string());
   record.generation = entry.value("generation", std::uint64_t{0});
   record.stalled_ms = entry.value("stalled(ms)", 0.0);
+  record.cause = entry.value("cause", std::string());
   for (const auto& place : entry.value("members", nlohmann::ordered_json::array()))
     record.members.push_back({place.at("rank"), place.at("slot"), place.at("host"), place.at("newcomer")});
 }
@@ -175,7 +177,10 @@ std::string to_json(const MetricRecord& record) {
   if (record.kind == MetricRecord::Kind::validation) line["best"] = record.best;
   if (record.kind == MetricRecord::Kind::start && record.generation > 0) line["generation"] = record.generation;
   if (record.kind == MetricRecord::Kind::event) write_event(record, line);
-  if (record.kind == MetricRecord::Kind::end) line["error"] = record.text;
+  if (record.kind == MetricRecord::Kind::end) {
+    line["error"] = record.text;
+    line["signal"] = record.signal;
+  }
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
@@ -206,7 +211,10 @@ MetricRecord record_from_json(const std::string& line) {
     if (entry.contains("ranks")) read_ranks(entry["ranks"], record);
     if (record.kind == start) record.generation = entry.value("generation", std::uint64_t{0});
     if (record.kind == event) read_event(entry, record);
-    if (record.kind == end) record.text = entry.value("error", std::string());
+    if (record.kind == end) {
+      record.text = entry.value("error", std::string());
+      record.signal = entry.value("signal", 0);
+    }
     record.step = record.steps_from = entry.at("step");
   } catch (const nlohmann::json::exception&) {  // somebody else's line, or an older one
     return {.step = -1};

@@ -58,7 +58,9 @@ struct MetricRecord {
   std::string text;   ///< the reason, the notice, the error; of an end: empty if the run did not end by an error
   std::uint64_t generation = 0;  ///< of the membership; 0: not known
   double stalled_ms = 0;         ///< of a membership: from its announcement until rank 0 could go on; 0: not known
+  std::string cause;             ///< of a membership: why the one before ended; empty: not known
   std::vector<RunMember> members;
+  int signal = 0;  ///< of an end: the signal that stopped the run; 0: none did
 
   /// Throws std::logic_error for a name that is not in the list.
   void add(const char* name, double value);

@@ -203,6 +203,7 @@ void MetricsState::finish(const FinishMetrics& message) {
   if (begun) {  // a run that came to nothing voids nothing that stands in its folder
     last.kind = MetricRecord::Kind::end;
     last.text = message.error.empty() && message.failed ? "an exception" : message.error;
+    last.signal = message.signal;
     last.wall_time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     write(last);
   }

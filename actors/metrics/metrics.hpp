@@ -78,6 +78,7 @@ struct FinishMetrics {
   std::chrono::milliseconds patience{0};  ///< for the records that sinks have on their way
   bool failed = false;                    ///< the run ends with an error
   std::string error;                      ///< that one, in a line
+  int signal = 0;                         ///< that stopped the run; 0: none did
 };
 using MetricsActor =
     caf::typed_actor<caf::reacts_to<MetricsReport>, caf::reacts_to<ValidationReport>, caf::reacts_to<ConsoleLine>,

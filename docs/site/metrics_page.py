@@ -27,8 +27,10 @@ KEYS = {
     "text": ("event", "the reason, the notice or the warning"),
     "generation": ("start, event", "number of the membership"),
     "stalled(ms)": ("event", "membership: time from the news of the loss until rank 0 could go on; 0 if rank 0 is new"),
+    "cause": ("event", "membership: why the one before ended; not there if rank 0 is new"),
     "members": ("event", "membership: `rank`, `slot`, `host`, `newcomer` of each rank"),
     "error": ("end", "why the run ended; empty if it ended well"),
+    "signal": ("end", "the signal that stopped the run; 0 if none did"),
 }
 # By name, what an event says.
 EVENTS = {

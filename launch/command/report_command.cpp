@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 
 #include "launch/config/command_flags.hpp"
@@ -16,12 +17,13 @@ namespace {
 constexpr const char* kReportHelp =
     "usage: troupe report [RUN] [--out FILE] [--baseline RUN]\n"
     "\n"
-    "Writes one HTML page about a run: loss, where the time of a step goes, exposed communication, how equal the ranks "
-    "are, idle share, failures and recoveries, and advice. The page needs no other file.\n"
+    "Writes one HTML page about a run: how it ended, where the time of a step goes, failures and recoveries, advice, "
+    "loss, throughput, and how equal the ranks are. The page needs no other file.\n"
     "\n"
     "  RUN              the folder of the run (default: runs/latest)\n"
     "  --out FILE       the page (default: RUN/report.html)\n"
-    "  --baseline RUN   the same work with fewer ranks; scaling efficiency is measured against it\n"
+    "  --baseline RUN   another run to compare with: which is faster, which has the lower loss; if it has fewer "
+    "ranks, scaling efficiency is measured against it\n"
     "\n"
     "exit code: 0, or 65 if the folder holds no run\n"
     "example: troupe report runs/latest\n";
@@ -59,21 +61,21 @@ int report_command(const std::vector<std::string>& words) {
   if (asked.help) return print_help(kReportHelp), 0;
   const auto run = read_run(asked.run);
   const auto numbers = numbers_of(run.records);
-  std::optional<RunNumbers> baseline;
+  std::optional<RunHistory> baseline;
+  RunNumbers fewer;
   if (!asked.baseline.empty()) {
-    baseline = numbers_of(read_run(asked.baseline).records);
-    if (baseline->intervals == 0 || baseline->world_size < 1)
-      throw Error(ErrorCode::bad_data, displayable(asked.baseline, 200),
-                  "its records do not say how quick how many ranks were", "run it again with this troupe");
-    if (baseline->world_size >= std::max(1, numbers.world_size))
-      throw Error(ErrorCode::usage, "--baseline",
-                  "that run has " + std::to_string(baseline->world_size) + " ranks, this one " +
-                      std::to_string(numbers.world_size),
-                  "give a run with fewer ranks");
+    baseline = read_run(asked.baseline);
+    fewer = numbers_of(baseline->records);
+    if (fewer.intervals == 0 || fewer.world_size < 1)
+      throw Error(ErrorCode::bad_data, displayable(asked.baseline, 200), "its records have no log line to compare with",
+                  "run it longer, or lower log_interval");
   }
-  const auto advice = advise(numbers, baseline ? &*baseline : nullptr);
-  write_page(asked.out, report_html(run, numbers, advice));
+  const auto advice = advise(numbers, baseline && fewer.world_size < numbers.world_size ? &fewer : nullptr);
+  write_page(asked.out, report_html(run, numbers, advice, baseline ? &*baseline : nullptr));
   std::printf("%s\n", asked.out.c_str());
+  auto lines = outcome_lines(run, numbers);
+  if (baseline) std::ranges::copy(comparison(run, *baseline), std::back_inserter(lines));
+  for (const auto& line : lines) std::printf("%s\n", displayable(line, 800).c_str());
   for (const auto& remark : run.remarks) std::printf("missing: %s\n", displayable(remark, 300).c_str());
   for (const auto& item : advice) {
     std::printf("%s: %s%s\n", item.subject.c_str(), displayable(item.finding, 400).c_str(),

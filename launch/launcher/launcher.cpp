@@ -237,6 +237,7 @@ int launch(const LauncherOptions& given) {
     return options.hosts.empty() ? launch_as_node(options, run, lock, starts_over)
                                  : launch_on_hosts(options, run, lock, starts_over);
   });
+  lock.note_exit(code);
   if (code == exit_code(ErrorCode::usage)) lock.remove_unused();
   return ended(code);
 }

@@ -208,7 +208,7 @@ RunLog::~RunLog() {
   const std::chrono::milliseconds patience = failed ? kPatienceToFail : kPatience;
   auto& mailbox = system_of(rank_).compute().mailbox().actor();
   bool done = false;
-  mailbox.request(metrics_, patience + 2s, FinishMetrics{patience, failed, error_})
+  mailbox.request(metrics_, patience + 2s, FinishMetrics{patience, failed, error_, rank_.stop_signal()})
       .receive([&](bool) { done = true; }, [](caf::error&) {});
   caf::anon_send_exit(metrics_, caf::exit_reason::user_shutdown);
   if (done && !failed) mailbox.wait_for(metrics_);
@@ -275,7 +275,8 @@ void RunLog::note_membership(std::int64_t epoch) {
   record.event = "membership";
   record.text = membership.reason;
   record.generation = membership.generation;
-  record.stalled_ms = compute.recovery_ms();
+  record.stalled_ms = compute.last_recovery().ms;
+  record.cause = compute.last_recovery().cause;
   for (std::size_t r = 0; r < membership.members.size(); ++r) {
     const auto& member = membership.members[r];
     record.members.push_back({static_cast<int>(r), member.process.slot, member.host, member.newcomer});

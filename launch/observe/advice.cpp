@@ -30,10 +30,9 @@ void communication(const RunNumbers& n, std::vector<Weighed>& found) {
     remedy = "make the ranks equal first, see below: the others wait for the slowest one; then " + remedy;
   found.push_back({n.communication(),
                    {"communication", true,
-                    formatted("Compute waits for communication %.0f %% of a step, more than %.0f %%; of the reducer's "
-                              "%.1f ms in collectives "
-                              "%.0f %% or more are hidden.",
-                              100 * n.communication(), 100 * kCommunication, n.reduce_ms, 100 * n.overlap),
+                    formatted("Compute waits for communication %.0f %% of a step, more than %.0f %%; at least %.0f %% "
+                              "of the reducer's %.1f ms in collectives is hidden behind compute.",
+                              100 * n.communication(), 100 * kCommunication, 100 * n.overlap, n.reduce_ms),
                     remedy}});
 }
 
@@ -43,11 +42,10 @@ void loader(const RunNumbers& n, std::vector<Weighed>& found) {
       {n.data,
        {"loader", true,
         formatted(
-            "The loader is too slow: compute waits for data %.0f %% of a step, and %.1f batches are ready on the mean.",
+            "The loader is too slow: compute waits for data %.0f %% of a step, and %.1f batches are ready on average.",
             100 * n.data, n.loader_queue),
-        "more threads or more ahead (num_workers, prefetch), or data that takes less decoding; small batches of data "
-        "in "
-        "memory are made in the training thread, whatever num_workers is"}});
+        "more loader threads and batches ahead (num_workers, prefetch), or data that takes less decoding; small "
+        "batches of data in memory are made in the training thread, whatever num_workers is"}});
 }
 
 void ranks(const RunNumbers& n, std::vector<Weighed>& found) {
@@ -109,20 +107,18 @@ void scaling(const RunNumbers& n, const RunNumbers* baseline, std::vector<Weighe
   const bool poor = efficiency->value < low;
   std::string finding = formatted("Scaling efficiency with %d ranks is %s%.0f %%", n.world_size,
                                   efficiency->measured ? "" : "at best ", 100 * efficiency->value);
-  finding +=
-      efficiency->measured
-          ? formatted(" (measured against the run with %d), usual are %.0f-%.0f %%.", efficiency->baseline_world_size,
-                      100 * low, 100 * high)
-          : formatted(
-                " (a step without exposed communication and with equal ranks, over this one), usual are %.0f-%.0f %%.",
-                100 * low, 100 * high);
-  found.push_back(
-      {poor ? 0.01 : -1,
-       {"scaling", poor, finding,
-        poor ? "what stands above, the costliest first; --baseline RUN, a run with one rank, measures it" : ""}});
-  if (poor && efficiency->measured)
-    found.back().advice.remedy =
-        "what stands above, the costliest first; ranks on one host also share its memory and cores";
+  finding += efficiency->measured
+                 ? formatted(" (measured against the run with %d); %.0f-%.0f %% is usual.",
+                             efficiency->baseline_world_size, 100 * low, 100 * high)
+                 : formatted(" (the share of a step without exposed communication); %.0f-%.0f %% is usual.", 100 * low,
+                             100 * high);
+  std::string remedy;
+  if (poor) {
+    remedy = !found.empty() && found.front().advice.problem ? "the other advice first; " : "";
+    remedy += efficiency->measured ? "more cores or hosts, since ranks on one host share its memory and cores"
+                                   : "--baseline RUN with a run of one rank measures it";
+  }
+  found.push_back({poor ? 0.01 : -1, {"scaling", poor, finding, remedy}});
 }
 
 void others(const RunNumbers& n, std::vector<Weighed>& found) {
@@ -148,10 +144,10 @@ void others(const RunNumbers& n, std::vector<Weighed>& found) {
     found.push_back(
         {share > kStalled ? share : -1,
          {"failures", share > kStalled,
-          formatted("The membership changed %lld time%s; the job stood still for %.1f s by that, %.1f %% of the run.",
+          formatted("The membership changed %lld time%s, and the job stood still for %.1f s, %.1f %% of the run.",
                     static_cast<long long>(n.membership_changes), n.membership_changes == 1 ? "" : "s", n.stalled_s,
                     100 * share),
-          share > kStalled ? "spares that wait, ready (--spares), take a dead rank's place at once" : ""}});
+          share > kStalled ? "--spares N: processes that wait and take a dead rank's place at once" : ""}});
   }
 }
 

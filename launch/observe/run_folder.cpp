@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -72,6 +73,17 @@ void read_facts(const std::string& folder, RunHistory& run) {
   }
 }
 
+// Written by RunLock::note_exit.
+std::string exit_code_in(const std::string& folder) {
+  std::error_code failure;
+  if (!fs::is_regular_file(folder + "/lock", failure)) return {};
+  std::ifstream file(folder + "/lock");
+  char line[512] = "";
+  file.getline(line, sizeof line).getline(line, sizeof line);
+  unsigned code = 0;
+  return std::sscanf(line, "exit code %3u", &code) == 1 ? std::to_string(code) : std::string();
+}
+
 }  // namespace
 
 void RunLines::add(const std::string& line) {
@@ -99,6 +111,7 @@ RunHistory read_run(const std::string& folder) {
   run.folder = folder;
   read_lines(folder + "/metrics.jsonl", run);
   read_facts(folder, run);
+  run.facts.exit_code = exit_code_in(folder);
   return run;
 }
 

@@ -7,9 +7,10 @@
 
 namespace troupe {
 
-/// The facts of a run in run.json; empty if it lacks them.
+/// The facts of a run in run.json, and of its end in `lock`; empty if they lack them.
 struct RunFacts {
   std::string job_id, started, strategy, backend, version, command;
+  std::string exit_code;  ///< of the launcher
 };
 
 /// The content of a run's folder.

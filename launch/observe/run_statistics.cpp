@@ -1,6 +1,7 @@
 #include "launch/observe/run_statistics.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace troupe {
@@ -74,6 +75,25 @@ void count_events(RunNumbers& n, const std::vector<MetricRecord>& records) {
   n.skipped = n.steps > 0 ? skipped / static_cast<double>(n.steps) : 0;
 }
 
+double error_of(const std::vector<Interval>& intervals) {
+  if (intervals.size() < kParts) return 0;
+  std::array<double, kParts> samples{}, seconds{};
+  for (std::size_t i = 0; i < intervals.size(); ++i) {
+    const auto& record = *intervals[i].record;
+    const double time = intervals[i].steps * or_zero(record.value("time_metrics/end_to_end(s)"));
+    samples[i * kParts / intervals.size()] += time * or_zero(record.value("throughput(samples/s)"));
+    seconds[i * kParts / intervals.size()] += time;
+  }
+  double sum = 0, squares = 0;
+  for (std::size_t p = 0; p < kParts; ++p) {
+    const double mean = samples[p] / std::max(1e-9, seconds[p]);
+    sum += mean;
+    squares += mean * mean;
+  }
+  constexpr double kN = kParts;
+  return std::sqrt(std::max(0.0, squares / kN - sum / kN * sum / kN) / (kN - 1));
+}
+
 // Of the means over all steps: in a short interval the slowest is often whoever was unlucky.
 double imbalance_of(const std::vector<SectionTimes>& ranks) {
   double sum = 0, longest = 0;
@@ -85,6 +105,10 @@ double imbalance_of(const std::vector<SectionTimes>& ranks) {
 }
 
 }  // namespace
+
+const char* end_word(const MetricRecord& end) noexcept {
+  return !end.text.empty() ? "failed" : end.signal != 0 ? "stopped" : "finished";
+}
 
 RunNumbers numbers_of(const std::vector<MetricRecord>& records) {
   RunNumbers n;
@@ -133,6 +157,7 @@ RunNumbers numbers_of(const std::vector<MetricRecord>& records) {
     n.has_split = n.has_split || std::isfinite(record.value("time_metrics/forward(%)"));
     add_ranks(n, record, by_step);
   }
+  n.samples_error = error_of(used);
   n.imbalance = imbalance_of(n.ranks);
   n.step_ms = time / steps;
   n.rest = std::max(

@@ -17,6 +17,7 @@ struct RunNumbers {
   std::int64_t left_out = 0;
   std::int64_t steps = 0;  ///< at the end of the run
   double step_ms = 0, samples_per_second = 0, tokens_per_second = 0;
+  double samples_error = 0;  ///< standard error of samples_per_second; 0: fewer than kParts intervals
   double data = 0, forward = 0, backward = 0, collectives = 0, exposed = 0, optimizer = 0, validation = 0,
          checkpoint = 0, rest = 0;
   double overlap = 1;                          ///< of the time in the reducer's collectives, at least
@@ -35,6 +36,12 @@ struct RunNumbers {
   bool has_split = false;                      ///< the records have forward, backward and so on: older ones do not
   double communication() const noexcept { return exposed + collectives; }  ///< that is not hidden
 };
+
+/// The parts of a run from whose means `samples_error` comes: neighbouring intervals are alike, ten parts less.
+inline constexpr std::size_t kParts = 10;
+
+/// How the run ended, in a word, by its record of the end: `finished`, `stopped` by a signal, `failed`.
+const char* end_word(const MetricRecord& end) noexcept;
 
 /// Pure. Of records as read_run gives them.
 RunNumbers numbers_of(const std::vector<MetricRecord>& records);

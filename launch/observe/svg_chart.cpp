@@ -9,7 +9,7 @@
 namespace troupe {
 namespace {
 
-constexpr double kWidth = 760, kHeight = 240, kLeft = 64, kRight = 12, kTop = 12, kBottom = 40;
+constexpr double kWidth = 760, kHeight = 260, kLeft = 72, kRight = 20, kTop = 12, kBottom = 56;
 constexpr std::size_t kMostPoints = 1000;
 constexpr int kColours = 9;  // c0 ... c8 of the page's style
 
@@ -97,9 +97,9 @@ std::string draw_line(const ChartLine& line, int colour, const Range& x, const R
 
 std::string draw_axes(const Chart& chart, const Range& x, const Range& y) {
   std::string svg;
-  const auto text = [&](double at_x, double at_y, const char* anchor, const std::string& words) {
-    svg += "<text x='" + number(at_x) + "' y='" + number(at_y) + "' text-anchor='" + anchor + "'>" +
-           html_escaped(words) + "</text>";
+  const auto text = [&](double at_x, double at_y, const char* anchor, const std::string& words, bool minor = false) {
+    svg += "<text x='" + number(at_x) + "' y='" + number(at_y) + "' text-anchor='" + anchor +
+           (minor ? "' class='minor'>" : "'>") + html_escaped(words) + "</text>";
   };
   const double y_step = tick_step(y, 5), x_step = tick_step(x, 8);
   for (double tick = std::ceil(y.low / y_step) * y_step; tick <= y.high + y_step / 1000; tick += y_step) {
@@ -108,11 +108,11 @@ std::string draw_axes(const Chart& chart, const Range& x, const Range& y) {
            "' y2='" + number(at) + "'/>";
     text(kLeft - 6, at + 4, "end", short_number(std::abs(tick) < y_step / 1000 ? 0 : tick));
   }
+  bool minor = true;  // every other one, which a narrow screen leaves out
   for (double tick = std::ceil(x.low / x_step) * x_step; tick <= x.high + x_step / 1000; tick += x_step)
-    text(x.place(tick, kLeft, kWidth - kRight), kHeight - kBottom + 16, "middle",
-         short_number(std::abs(tick) < x_step / 1000 ? 0 : tick));
+    text(x.place(tick, kLeft, kWidth - kRight), kHeight - kBottom + 22, "middle",
+         short_number(std::abs(tick) < x_step / 1000 ? 0 : tick), minor = !minor);
   text((kLeft + kWidth - kRight) / 2, kHeight - 6, "middle", chart.x_name);
-  text(4, 10, "start", chart.y_name);
   return svg;
 }
 
@@ -164,13 +164,21 @@ std::string svg_chart(const Chart& chart) {
       y.add(point.second);
     }
   }
-  if (x.empty() || y.empty()) return "<p class='missing'>" + html_escaped(chart.title) + ": the records hold none.</p>";
+  if (x.empty() || y.empty())
+    return "<p class='missing'>" + html_escaped(chart.title) +
+           ": no value yet; the first comes after log_interval steps.</p>";
   for (const auto& mark : chart.marks) x.add(mark.x);
   if (chart.from_zero) y.add(0);
   x.widen();
   y.widen();
+  auto label = chart.title;
+  for (const auto& line : chart.lines) {
+    if (!line.points.empty())
+      label += ", " + line.name + " " + short_number(line.points.back().second) + " at " + chart.x_name + " " +
+               short_number(line.points.back().first);
+  }
   std::string svg = "<svg viewBox='0 0 " + number(kWidth) + " " + number(kHeight) + "' role='img' aria-label='" +
-                    html_escaped(chart.title) + "'>" + draw_axes(chart, x, y);
+                    html_escaped(label) + "'>" + draw_axes(chart, x, y);
   for (const auto& mark : chart.marks) {
     const auto at = number(x.place(mark.x, kLeft, kWidth - kRight));
     svg += element(
@@ -184,15 +192,17 @@ std::string svg_chart(const Chart& chart) {
     svg += draw_line(line, colour++, x, y);
     names.push_back(line.name);
   }
-  return "<figure><figcaption>" + html_escaped(chart.title) + "</figcaption>" + svg + "</svg>" +
-         (names.size() > 1 ? svg_legend(names) : "") + "</figure>\n";
+  return "<figure><figcaption><b>" + html_escaped(chart.title) + "</b>" +
+         (chart.y_name.empty() ? "" : " (" + html_escaped(chart.y_name) + ")") +
+         (chart.note.empty() ? "" : " <span class='soft'>" + html_escaped(chart.note) + "</span>") + "</figcaption>" +
+         svg + "</svg>" + svg_legend(names.size() > 1 ? names : std::vector<std::string>(), !chart.marks.empty()) +
+         "</figure>\n";
 }
 
-std::string svg_bar(const std::string& name, const std::vector<BarPart>& parts, double whole,
-                    const std::string& after) {
+std::string svg_bar(const std::string& label, const std::vector<BarPart>& parts, double whole) {
   constexpr double kBarWidth = 600, kBarHeight = 18;
-  std::string svg = "<tr><th>" + html_escaped(name) + "</th><td><svg class='bar' viewBox='0 0 " + number(kBarWidth) +
-                    " " + number(kBarHeight) + "' preserveAspectRatio='none'>";
+  std::string svg = "<svg class='bar' role='img' aria-label='" + html_escaped(label) + "' viewBox='0 0 " +
+                    number(kBarWidth) + " " + number(kBarHeight) + "' preserveAspectRatio='none'>";
   double at = 0;
   int colour = 0;
   for (const auto& part : parts) {
@@ -207,14 +217,14 @@ std::string svg_bar(const std::string& name, const std::vector<BarPart>& parts, 
     at += width;
     ++colour;
   }
-  return svg + "</svg></td><td>" + html_escaped(after) + "</td></tr>\n";
+  return svg + "</svg>";
 }
 
-std::string svg_legend(const std::vector<std::string>& names) {
+std::string svg_legend(const std::vector<std::string>& names, bool marks) {
   std::string html = "<p class='legend'>";
   for (std::size_t i = 0; i < names.size(); ++i)
-    html += "<span class='b" + std::to_string(i % kColours) + "'></span>" + html_escaped(names[i]) + " ";
-  return html + "</p>";
+    html += "<span><i class='b" + std::to_string(i % kColours) + "'></i>" + html_escaped(names[i]) + "</span> ";
+  return html + (marks ? "<span class='soft'>dashed red: a change of membership</span></p>" : "</p>");
 }
 
 }  // namespace troupe

@@ -26,8 +26,9 @@ struct ChartMark {
 struct Chart {
   std::string title, x_name, y_name;
   std::vector<ChartLine> lines;
-  std::vector<ChartMark> marks;  ///< vertical lines
+  std::vector<ChartMark> marks;  ///< vertical lines: changes of membership
   bool from_zero = false;        ///< the y axis begins at 0
+  std::string note;              ///< below the title: how it is read
 };
 
 /// An inline SVG; of more than a thousand points in a line the mean, least and largest of neighbours are drawn. A
@@ -38,9 +39,10 @@ struct BarPart {
   std::string name;
   double value = 0;
 };
-/// One horizontal bar of parts beside each other, with `name` before it. `whole`: the value that fills the width.
-std::string svg_bar(const std::string& name, const std::vector<BarPart>& parts, double whole, const std::string& after);
-/// The colours' names, in the order of parts.
-std::string svg_legend(const std::vector<std::string>& names);
+/// One horizontal bar of parts beside each other. `label`: for a reader who does not see it. `whole`: the value that
+/// fills the width.
+std::string svg_bar(const std::string& label, const std::vector<BarPart>& parts, double whole);
+/// The colours' names, in the order of parts, and what the marks are.
+std::string svg_legend(const std::vector<std::string>& names, bool marks = false);
 
 }  // namespace troupe

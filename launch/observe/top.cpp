@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <sstream>
 #include <thread>
 
 #include <httplib.h>
@@ -18,9 +20,11 @@
 #include "launch/config/command_flags.hpp"
 #include "launch/observe/bounded_answer.hpp"
 #include "launch/observe/run_folder.hpp"
+#include "launch/observe/run_statistics.hpp"
 #include "launch/observe/svg_chart.hpp"
 #include "launch/process/displayable.hpp"
 #include "launch/process/terminal.hpp"
+#include "launch/process/wrapped_text.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -31,8 +35,8 @@ using Kind = MetricRecord::Kind;
 constexpr const char* kTopHelp =
     "usage: troupe top [RUN | --port N] [--once]\n"
     "\n"
-    "Follows a run in a terminal: loss, throughput, exposed communication, queues between actors, membership, "
-    "failures. It reads metrics.jsonl in the folder of the run and does not disturb the job.\n"
+    "Follows a run in a terminal: loss, throughput, exposed communication, data wait, queues between actors, the "
+    "ranks, failures. It reads metrics.jsonl in the folder of the run and does not disturb the job.\n"
     "\n"
     "  RUN         the folder of the run (default: runs/latest)\n"
     "  --port N    the metrics_port of the run on this host or at the end of an ssh -L, if the folder cannot be read\n"
@@ -62,49 +66,87 @@ const MetricRecord* membership_of(const std::vector<MetricRecord>& records) {
   return found == records.rend() ? nullptr : &*found;
 }
 
-std::vector<double> recent_values(const std::vector<MetricRecord>& records, const char* name, std::size_t most) {
+using Metric = std::function<double(const MetricRecord&)>;
+
+std::vector<double> recent_values(const std::vector<MetricRecord>& records, const Metric& metric, std::size_t most) {
   std::vector<double> values;
   for (auto record = records.rbegin(); record != records.rend() && values.size() < most; ++record) {
-    if (record->kind == Kind::train) values.push_back(record->value(name));
+    if (record->kind == Kind::train) values.push_back(metric(*record));
   }
   std::reverse(values.begin(), values.end());
   return values;
 }
 
 std::string state_of(const std::vector<MetricRecord>& records, double now) {
-  if (records.empty()) return "no record yet";
+  if (records.empty()) return "no record yet: the first comes after log_interval steps";
   const auto& last = records.back();
-  if (last.kind == Kind::end) return last.text.empty() ? "ended" : "failed: " + displayable(last.text, 200);
-  return "last record " + duration_text(std::max(0.0, now - last.wall_time)) + " ago";
+  if (last.kind != Kind::end)
+    return "running, last record " + duration_text(std::max(0.0, now - last.wall_time)) + " ago";
+  return end_word(last) + (last.text.empty() ? "" : ": " + displayable(last.text, 200));
 }
 
-void add_edges(std::vector<std::string>& lines, const MetricRecord& r) {
-  const double step_ms = 1000 * r.value("time_metrics/end_to_end(s)");
-  lines.push_back(padded("edge", 26) + padded("waiting", 18) + "wait");
-  const auto edge = [&](const char* name, const std::string& queued, const std::string& wait) {
-    lines.push_back(padded(name, 26) + padded(queued, 18) + wait + " of a step");
+// Beside each other, as many as fit into a line.
+void add_fields(std::vector<std::string>& lines, const std::vector<std::string>& fields, std::size_t columns) {
+  std::string line;
+  for (const auto& field : fields) {
+    if (!line.empty() && line.size() + 2 + field.size() > columns) lines.push_back(std::exchange(line, "  "));
+    line += (line.empty() || line == "  " ? "" : "  ") + field;
+  }
+  std::istringstream rest(wrapped({}, 0, line, columns));
+  while (std::getline(rest, line)) lines.push_back(line);
+}
+
+void add_metrics(std::vector<std::string>& lines, const std::vector<MetricRecord>& records, const MetricRecord& r,
+                 std::size_t columns) {
+  const std::size_t width = columns > 54 ? columns - 34 : 20;
+  lines.push_back(padded("metric", 24) + padded("now", 10) + "history ('_' low, '#' high)");
+  const auto row = [&](const char* name, const char* unit, const Metric& metric) {
+    lines.push_back(padded(name, 24) + padded(short_number(metric(r)) + unit, 10) +
+                    spark_line(recent_values(records, metric, width), width));
   };
-  edge("loader -> compute", short_number(r.value("queue/loader(batches)")) + " batches",
-       "compute waits " + share_text(r.value("time_metrics/data_loading(%)")));
-  edge("compute -> reducer", short_number(r.value("queue/reducer(buckets)")) + " buckets",
-       "the reducer waits " + share_text(100 - 100 * r.value("time_metrics/reduce(ms)") / step_ms));
-  edge("reducer -> compute", "", "compute waits " + share_text(r.value("time_metrics/exposed_communication(%)")));
-  edge("compute -> checkpointer", "", "compute waits " + share_text(r.value("time_metrics/checkpoint(%)")));
+  const auto of = [](const char* name) { return [name](const MetricRecord& record) { return record.value(name); }; };
+  const auto or_none = [](double value) { return std::isfinite(value) ? value : 0; };
+  const auto tenth = [](double value) { return std::round(10 * value) / 10; };
+  row("loss", "", of("loss_metrics/global_avg_loss"));
+  row("samples/s", "", of("throughput(samples/s)"));
+  row("exposed communication", "%", [&](const MetricRecord& record) {
+    return tenth(record.value("time_metrics/exposed_communication(%)") +
+                 or_none(record.value("time_metrics/collectives(%)")));
+  });
+  row("data wait", "%",
+      [&](const MetricRecord& record) { return tenth(record.value("time_metrics/data_loading(%)")); });
+  add_fields(lines, {"good: loss falls", "communication below 30% of a step", "data wait below 10%"}, columns);
+}
+
+void add_queues(std::vector<std::string>& lines, const MetricRecord& r) {
+  const double step_ms = 1000 * r.value("time_metrics/end_to_end(s)");
+  lines.push_back(padded("queue", 24) + padded("mean length", 16) + "waits, of a step");
+  const auto queue = [&](const char* name, const std::string& length, const char* who, double wait) {
+    lines.push_back(padded(name, 24) + padded(length, 16) + padded(who, 8) + share_text(wait));
+  };
+  queue("data loader -> compute", short_number(r.value("queue/loader(batches)")) + " batches", "compute",
+        r.value("time_metrics/data_loading(%)"));
+  queue("compute -> reducer", short_number(r.value("queue/reducer(buckets)")) + " buckets", "reducer",
+        100 - 100 * r.value("time_metrics/reduce(ms)") / step_ms);
+  queue("reducer -> compute", "", "compute", r.value("time_metrics/exposed_communication(%)"));
+  queue("compute -> checkpointer", "", "compute", r.value("time_metrics/checkpoint(%)"));
 }
 
 void add_members(std::vector<std::string>& lines, const MetricRecord& membership, const MetricRecord* train,
                  std::size_t most) {
-  lines.push_back("generation " + std::to_string(membership.generation) + ": " + displayable(membership.text, 200));
-  std::size_t shown = 0;
+  lines.push_back("membership " + std::to_string(membership.generation) + ": " + displayable(membership.text, 200));
+  std::size_t shown = 0, width = 6;
+  for (const auto& place : membership.members) width = std::max(width, displayable(place.host, 24).size() + 2);
+  lines.push_back(padded("  rank", 8) + padded("host", width) + "own work of a step: equal is good");
   for (const auto& place : membership.members) {
     if (shown++ == most) {
       lines.push_back("  and " + std::to_string(membership.members.size() - most) + " more ranks");
       break;
     }
-    std::string line = padded("  rank " + std::to_string(place.rank), 12) + padded(displayable(place.host, 24), 26);
+    std::string line = padded("  " + std::to_string(place.rank), 8) + padded(displayable(place.host, 24), width);
     if (train != nullptr && train->ranks.size() == membership.members.size()) {
       const auto& own = train->ranks[static_cast<std::size_t>(place.rank) % train->ranks.size()];
-      line += padded("own work " + short_number(static_cast<double>(own.total_ms())) + " ms", 22);
+      line += padded(short_number(static_cast<double>(own.total_ms())) + " ms", 12);
     }
     if (place.newcomer) line += "new ";
     if (train != nullptr) {
@@ -116,19 +158,22 @@ void add_members(std::vector<std::string>& lines, const MetricRecord& membership
   }
 }
 
-void add_events(std::vector<std::string>& lines, const std::vector<MetricRecord>& records, std::size_t most,
-                double now) {
-  std::vector<std::string> found;
-  for (auto record = records.rbegin(); record != records.rend() && found.size() < most; ++record) {
+// Newest first, each as a whole, in at most so many rows.
+void add_events(std::vector<std::string>& lines, const std::vector<MetricRecord>& records, std::size_t columns,
+                std::size_t rows, double now) {
+  lines.emplace_back("events, newest first");
+  for (auto record = records.rbegin(); record != records.rend(); ++record) {
     if (record->kind != Kind::event) continue;
-    std::string line = padded("  " + duration_text(std::max(0.0, now - record->wall_time)) + " ago", 18) + "step " +
-                       std::to_string(record->step) + "  " + displayable(record->text, 300);
-    if (record->stalled_ms > 0) line += " (stood still for " + duration_text(record->stalled_ms / 1000) + ")";
-    found.push_back(line);
+    std::string text = displayable(record->text, 300);
+    if (!record->cause.empty()) text += "; cause: " + displayable(record->cause, 200);
+    if (record->stalled_ms > 0) text += "; the job stood still for " + duration_text(record->stalled_ms / 1000);
+    std::istringstream event(wrapped("  " + duration_text(std::max(0.0, now - record->wall_time)) + " ago", 18,
+                                     "step " + std::to_string(record->step) + "  " + text, columns));
+    for (std::string line; std::getline(event, line);) {
+      if (rows-- == 0) return;
+      lines.push_back(line);
+    }
   }
-  if (found.empty()) return;
-  lines.emplace_back("what happened, the last first");
-  lines.insert(lines.end(), found.begin(), found.end());
 }
 
 /// Asks the live page's server for what is new, as the page does.
@@ -265,36 +310,35 @@ std::string spark_line(const std::vector<double>& values, std::size_t width) {
 
 std::string top_screen(const std::string& folder, const std::vector<MetricRecord>& records, std::size_t columns,
                        std::size_t rows, double now) {
-  std::vector<std::string> lines{"troupe top  " + displayable(folder, 100) + "  " + state_of(records, now)};
+  std::vector<std::string> lines;
+  add_fields(lines, {"troupe top", displayable(folder, 100), state_of(records, now)}, columns);
   const auto* train = last_of(records, Kind::train);
   const auto* validation = last_of(records, Kind::validation);
   if (train != nullptr) {
     const auto& r = *train;
-    lines.push_back(
-        "step " + std::to_string(r.step) + "  epoch " + std::to_string(r.epoch + 1) + "  ranks " +
-        short_number(r.value("world_size")) + "  a step " + duration_text(r.value("time_metrics/end_to_end(s)")) +
-        "  idle " + share_text(r.value("time_metrics/idle(%)")) + "  overlap " +
-        share_text(r.value("time_metrics/overlap(%)")) +
-        (validation == nullptr ? "" : "  held-out loss " + short_number(validation->value("validation_metrics/loss"))));
+    add_fields(lines,
+               {"step " + std::to_string(r.step), "epoch " + std::to_string(r.epoch + 1),
+                "ranks " + short_number(r.value("world_size")),
+                "time of a step " + duration_text(r.value("time_metrics/end_to_end(s)")),
+                "idle " + share_text(r.value("time_metrics/idle(%)")),
+                "overlap " + share_text(r.value("time_metrics/overlap(%)")),
+                validation == nullptr ? "no validation yet"
+                                      : "held-out loss " + short_number(validation->value("validation_metrics/loss"))},
+               columns);
     lines.emplace_back();
-    const std::size_t width = columns > 60 ? columns - 40 : 20;
-    const auto row = [&](const char* name, const char* metric, const std::string& value) {
-      lines.push_back(padded(name, 26) + padded(value, 12) + spark_line(recent_values(records, metric, width), width));
-    };
-    row("loss", "loss_metrics/global_avg_loss", short_number(r.value("loss_metrics/global_avg_loss")));
-    row("samples/s", "throughput(samples/s)", short_number(r.value("throughput(samples/s)")));
-    row("exposed communication", "time_metrics/exposed_communication(%)",
-        share_text(r.value("time_metrics/exposed_communication(%)")));
-    row("collectives in compute", "time_metrics/collectives(%)", share_text(r.value("time_metrics/collectives(%)")));
+    add_metrics(lines, records, r, columns);
     lines.emplace_back();
-    add_edges(lines, r);
+    add_queues(lines, r);
     lines.emplace_back();
   }
   const auto left = [&] { return rows > lines.size() + 1 ? rows - lines.size() - 1 : 1; };
   if (const auto* membership = membership_of(records))
     add_members(lines, *membership, train, std::max<std::size_t>(2, left() / 2));
-  lines.emplace_back();
-  if (left() > 2) add_events(lines, records, left() - 1, now);
+  const bool happened = last_of(records, Kind::event) != nullptr;
+  if (happened && left() > 2) {
+    lines.emplace_back();
+    add_events(lines, records, columns, left() - 1, now);
+  }
   std::string screen;
   for (auto& line : lines) screen += line.substr(0, columns) + "\n";
   return screen;

@@ -1,5 +1,8 @@
 #include "launch/run/run_lock.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -10,6 +13,7 @@
 #include "launch/process/displayable.hpp"
 #include "launch/run/run_identity.hpp"
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/files/file_layer.hpp"
 
 namespace troupe {
 namespace {
@@ -52,6 +56,14 @@ void RunLock::take() {
   lock->sign();
   lock_ = std::move(lock);
   if (is_new_) std::fprintf(stderr, "run folder: %s\n", folder_.c_str());
+}
+
+void RunLock::note_exit(int code) {
+  const int fd = lock_ ? open_plain(folder_ + "/lock", O_WRONLY | O_APPEND) : -1;
+  if (fd < 0) return;
+  const auto line = "exit code " + std::to_string(code) + "\n";
+  [[maybe_unused]] const auto written = ::write(fd, line.data(), line.size());
+  ::close(fd);
 }
 
 void RunLock::remove_unused() {

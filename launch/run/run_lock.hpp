@@ -23,6 +23,8 @@ class RunLock {
   /// The job has ended by a mistake of the user. Removes the folder if take() made it for this run, and it has only
   /// logs with the refusal of a setting, which is on the screen.
   void remove_unused();
+  /// How the job ended, as the second line of `lock`, until the next job takes the folder. Nothing without take().
+  void note_exit(int code);
 
  private:
   const std::string folder_;

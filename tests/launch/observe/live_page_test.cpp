@@ -178,33 +178,66 @@ TEST_CASE("[T07] a browser shows the records of the live page, and text from a j
   auto membership = live_membership(2, 2, evil);
   membership.members[1].host = evil;
   membership.stalled_ms = 250;
+  membership.cause = evil;
   page.write(membership);
   for (int step = 1; step <= 30; ++step) page.write(live_record(step));
   const auto dom = browsed("http://127.0.0.1:" + std::to_string(port) + "/");
   if (!dom) return;
   INFO(*dom);
-  CHECK_THAT(*dom, Catch::Contains("<title>troupe</title>") && Catch::Contains("job-7"));
+  CHECK_THAT(*dom, Catch::Contains("<title>step 30, running - troupe</title>") && Catch::Contains("job job-7"));
   CHECK(card(*dom, "step") == 30);
   CHECK(card(*dom, "loss") == Approx(0.03333));
   CHECK(card(*dom, "samples/s") == 670);
   CHECK(card(*dom, "exposed communication") == 12.5);
   CHECK(card(*dom, "ranks") == 2);
-  CHECK_THAT(*dom,
-             Catch::Contains("<td>loader → compute</td><td>1.75 batches</td><td>compute waits 3.0 % of a step</td>"));
+  CHECK_THAT(*dom, Catch::Contains(
+                       "<td>data loader → compute</td><td>1.75 batches</td><td>compute waits 3.0 % of a step</td>"));
   CHECK_THAT(*dom, Catch::Contains(
                        "<td>compute → reducer</td><td>0.25 buckets</td><td>the reducer waits 75.0 % of a step</td>"));
   CHECK_THAT(*dom, Catch::Contains("<td>0</td><td>h0</td><td>0</td><td>6 ms</td>"));
-  CHECK_THAT(*dom, Catch::Contains("generation 2: &lt;img src=x") && Catch::Contains("(stood still for 250 ms)"));
+  CHECK_THAT(*dom, Catch::Contains("membership 2: &lt;img src=x") && Catch::Contains("; cause: &lt;img src=x") &&
+                       Catch::Contains("(the job stood still for 250 ms)"));
+  CHECK_THAT(*dom, Catch::Contains("No validation yet: it comes after every validate_every epochs"));
   CHECK(dom->find("<img") == std::string::npos);
-  for (const char* id : {"loss", "pace", "exposed"}) {
+  for (const char* id : {"loss", "pace", "waits"}) {
     INFO(id);
-    std::smatch svg;
-    const std::regex chart("<svg id=\"" + std::string(id) +
-                           "\"[^>]*>(<line[^>]*></line>)<polyline points=\"([^\"]*)\"");
-    REQUIRE(std::regex_search(*dom, svg, chart));
-    const auto points = svg[2].str();
+    const auto begin = dom->find("<svg id=\"" + std::string(id) + "\"");
+    REQUIRE(begin != std::string::npos);
+    const auto svg = dom->substr(begin, dom->find("</svg>", begin) - begin);
+    CHECK_THAT(svg, Catch::Contains("<line class=\"mark\"") && Catch::Contains(" at step 30\"") &&
+                        Catch::Contains(">step</text>"));
+    const auto line = svg.find("<polyline class=\"c0\" points=\"");
+    REQUIRE(line != std::string::npos);
+    const auto points = svg.substr(line, svg.find("</polyline>", line) - line);
     CHECK(std::count(points.begin(), points.end(), ',') == 30);
   }
+}
+
+TEST_CASE("[T07] a browser shows how a run ended and what to do next, and before the first step what will come") {
+  const auto port = unused_port();
+  MetricsPage page(static_cast<std::uint16_t>(port), "job-7");
+  const auto address = "http://127.0.0.1:" + std::to_string(port) + "/";
+  const auto before = browsed(address);
+  if (!before) return;
+  CHECK_THAT(*before, Catch::Contains(">waiting</span>") && Catch::Contains("No log line yet: the first comes after") &&
+                          Catch::Contains("No event yet."));
+  page.write(live_record(1));
+  MetricRecord validation, end;
+  validation.kind = MetricRecord::Kind::validation;
+  validation.step = 1;
+  validation.add("validation_metrics/loss", 0.5);
+  page.write(validation);
+  end.kind = MetricRecord::Kind::end;
+  end.step = 1;
+  end.signal = 2;
+  page.write(end);
+  const auto stopped = browsed(address);
+  CHECK_THAT(*stopped, Catch::Contains(">was stopped by signal 2</span>") && Catch::Contains("troupe report"));
+  CHECK(card(*stopped, "held-out loss") == 0.5);
+  CHECK_THAT(*stopped, Catch::Contains("<i class=\"b1\"></i>held out"));
+  end.text = "rank 1: it broke";
+  page.write(end);
+  CHECK_THAT(*browsed(address), Catch::Contains(">failed</span>") && Catch::Contains("rank 1: it broke. Next: "));
 }
 
 TEST_CASE("[T07] a browser follows a job of two ranks, one of which is killed and replaced") {
@@ -228,11 +261,11 @@ TEST_CASE("[T07] a browser follows a job of two ranks, one of which is killed an
   CHECK(card(*first, "step") >= 20);
   CHECK(card(*second, "step") > card(*first, "step"));
   CHECK(card(*second, "loss") > 0);
-  CHECK_THAT(*second, Catch::Contains("generation 2: 1 rank replaced, 2 ranks go on at step 20"));
+  CHECK_THAT(*second, Catch::Contains("membership 2: 1 rank replaced, 2 ranks go on at step 20"));
   CHECK_THAT(*second, Catch::Contains("the job begins with 2 ranks"));
   CHECK(
       std::regex_search(*second, std::regex("<td>1</td><td>localhost</td><td>1</td><td>[0-9.]+ ms</td><td>new</td>")));
-  CHECK(std::regex_search(*second, std::regex("<td>loader → compute</td><td>[0-9.]+ batches</td>")));
+  CHECK(std::regex_search(*second, std::regex("<td>data loader → compute</td><td>[0-9.]+ batches</td>")));
 }
 
 TEST_CASE("[T08] a browser draws the report, and finds nothing in it that it would have to load") {
@@ -255,22 +288,27 @@ TEST_CASE(
   for (int step = 1; step <= 30; ++step) records.push_back(live_record(step));
   records.push_back(live_membership(30, 2, "1 rank replaced \x1b[2J\xff"));
   records.back().stalled_ms = 400;
+  records.back().cause = "rank 1 died";
   auto screen = top_screen("runs/latest", records, 200, 40, 2035);
   INFO(screen);
   for (const char* part :
-       {"last record 5.0 s ago", "step 30  epoch 1  ranks 2  a step 20 ms", "loss                      0.033",
-        "samples/s                 670", "exposed communication     12.5%",
-        "loader -> compute         1.75 batches      compute waits 3% of a step",
-        "compute -> reducer        0.25 buckets      the reducer waits 75% of a step",
-        "generation 2: 1 rank replaced \\x1b[2J\\xff", "rank 1    h1                        own work 7 ms         new",
-        "  5.0 s ago", "stood still for 400 ms", "step 0  the job begins"})
+       {"running, last record 5.0 s ago", "step 30  epoch 1  ranks 2  time of a step 20 ms", "no validation yet",
+        "metric                  now       history", "loss                    0.033", "samples/s               670",
+        "exposed communication   12.5%", "data wait               3%", "good: loss falls",
+        "data loader -> compute  1.75 batches    compute 3%", "compute -> reducer      0.25 buckets    reducer 75%",
+        "membership 2: 1 rank replaced \\x1b[2J\\xff", "  1     h1    7 ms        new", "events, newest first",
+        "  5.0 s ago", "cause: rank 1 died; the job stood still for 400 ms", "step 0  the job begins"})
     CHECK_THAT(screen, Catch::Contains(part));
   for (const char c : screen) CHECK((c == '\n' || (c >= ' ' && c <= '~')));
   screen = top_screen("runs/latest", records, 40, 12, 2035);
   std::istringstream lines(screen);
   std::size_t n = 0;
   for (std::string line; std::getline(lines, line); ++n) CHECK(line.size() <= 40);
-  CHECK_THAT(top_screen("r", {}, 80, 24, 0), Catch::Contains("no record yet"));
+  CHECK_THAT(top_screen("r", {}, 80, 24, 0), Catch::Contains("no record yet: the first comes after log_interval"));
+  records.resize(1);
+  records.push_back(
+      {.kind = MetricRecord::Kind::end, .text = "a reason longer than the terminal, up to its last word"});
+  CHECK_THAT(top_screen("r", records, 40, 24, 0), Catch::Contains("failed: ") && Catch::Contains("last word"));
   CHECK(spark_line({1, 2, 3, 8}, 4) == "_.-#");
   CHECK(spark_line({5, 5}, 4) == "__");
   CHECK(spark_line({1, std::nan(""), 2}, 2) == " _");
@@ -309,7 +347,7 @@ TEST_CASE("[T07] troupe top --port shows what the live page of a run has, and re
     INFO(shown.output);
     CHECK(shown.code == 0);
     CHECK_THAT(shown.output, Catch::Contains("troupe top  127.0.0.1:" + port) && Catch::Contains("step 7  epoch 1") &&
-                                 Catch::Contains("rank 1    h1"));
+                                 Catch::Contains("  1     h1"));
   }
   {
     httplib::Server other;

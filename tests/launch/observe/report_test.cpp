@@ -113,9 +113,8 @@ TEST_CASE(
   const auto* scaling = about(advice, "scaling");
   REQUIRE(scaling != nullptr);
   CHECK(scaling->finding ==
-        "Scaling efficiency with 2 ranks is at best 95 % (a step without exposed communication and with equal ranks, "
-        "over this one), usual "
-        "are 90-95 %.");
+        "Scaling efficiency with 2 ranks is at best 95 % (the share of a step without exposed communication); 90-95 % "
+        "is usual.");
 }
 
 TEST_CASE(
@@ -127,7 +126,7 @@ TEST_CASE(
   n.collectives = 0.02;
   CHECK_THAT(finding(n, "communication"),
              Catch::Contains("waits for communication 32 % of a step, more than 30 %") &&
-                 Catch::Contains("of the reducer's 20.0 ms in collectives 90 % or more are hidden"));
+                 Catch::Contains("at least 90 % of the reducer's 20.0 ms in collectives is hidden"));
   n.imbalance = 0.5;
   CHECK_THAT(remedy(n, "communication"), Catch::StartsWith("make the ranks equal first"));
   n.world_size = 1;
@@ -182,7 +181,7 @@ TEST_CASE("[T08] saving, validation, skipped steps and failures are judged, and 
   REQUIRE(about(advice, "failures") != nullptr);
   CHECK_FALSE(about(advice, "failures")->problem);
   CHECK_THAT(about(advice, "failures")->finding,
-             Catch::Contains("changed 2 times") && Catch::Contains("for 1.0 s by that, 1.0 % of the run"));
+             Catch::Contains("changed 2 times") && Catch::Contains("stood still for 1.0 s, 1.0 % of the run"));
 }
 
 TEST_CASE(
@@ -203,7 +202,7 @@ TEST_CASE(
   CHECK(efficiency->measured);
   CHECK(efficiency->value == Approx(0.75));
   CHECK_THAT(finding(two, "scaling", &one),
-             Catch::Contains("with 2 ranks is 75 % (measured against the run with 1), usual are 90-95 %"));
+             Catch::Contains("with 2 ranks is 75 % (measured against the run with 1); 90-95 % is usual"));
   CHECK_FALSE(scaling_efficiency(one, nullptr));
   CHECK_FALSE(scaling_efficiency(two, &two));
   CHECK(advise(RunNumbers(), nullptr).front().subject == "records");
@@ -258,10 +257,10 @@ TEST_CASE("[T08] the page escapes every text, asks nothing of a network, and dra
   const std::string evil = "<script>alert('x')</script>&\"\x01";
   RunHistory run;
   run.folder = "runs/" + evil;
-  run.facts = {evil, evil, evil, evil, evil, evil};
+  run.facts = {evil, evil, evil, evil, evil, evil, evil};
   run.remarks = {evil};
   auto joined = change(0, 2, evil, 20);
-  joined.members[1].host = evil;
+  joined.members[1].host = joined.cause = evil;
   run.records = {start_of(0, 1), joined, interval(1, 0.1, 5), interval(2, 0.1, 5), interval(3, 0.1, 5)};
   MetricRecord notice = joined, validation, end;
   notice.generation = 0;
@@ -273,6 +272,7 @@ TEST_CASE("[T08] the page escapes every text, asks nothing of a network, and dra
   end.text = evil;
   run.records.insert(run.records.end(), {notice, validation, end});
   const auto page = report_html(run, numbers_of(run.records), {{evil, true, evil, evil}});
+  CHECK(report_html(run, numbers_of(run.records), {}, &run).find("<script") == std::string::npos);
   CHECK(page.find("<script") == std::string::npos);
   CHECK(page.find("alert(&#39;x&#39;)") != std::string::npos);
   CHECK(page.find('\x01') == std::string::npos);
@@ -285,6 +285,87 @@ TEST_CASE("[T08] the page escapes every text, asks nothing of a network, and dra
   CHECK(testing::count_of(page, "<circle") == 1);
   CHECK_THAT(page, Catch::Contains("rank 1 (&lt;script"));
   CHECK(testing::count_of(page, "class='mark'") == 4);
+}
+
+TEST_CASE("[T08] a report begins with the outcome and what to do next, and has each failure in a table") {
+  RunHistory run;
+  run.folder = "runs/a";
+  run.records = {start_of(0, 1), change(0, 1, "begins", 0), interval(1, 0.1, 5), interval(2, 0.1, 5)};
+  const auto lines = [&] { return outcome_lines(run, numbers_of(run.records)); };
+  CHECK_THAT(lines().at(0), Catch::StartsWith("not finished: 2 steps in 2.0 s; last loss 0.5, best 0.5 at step 2"));
+  CHECK_THAT(lines().at(2), Catch::StartsWith("next: troupe ps"));
+  run.facts.exit_code = "137";  // every rank was killed
+  CHECK_THAT(lines().at(0), Catch::StartsWith("failed (exit code 137): "));
+  MetricRecord end;
+  end.kind = MetricRecord::Kind::end;
+  end.step = 2;
+  end.wall_time = 1003;
+  run.records.push_back(end);
+  CHECK_THAT(lines().at(0), Catch::StartsWith("failed (exit code 137): "));  // another rank, after rank 0's end
+  run.facts.exit_code.clear();
+  CHECK_THAT(lines().at(0), Catch::StartsWith("finished: "));
+  CHECK(lines().size() == 1);
+  CHECK_THAT(report_html(run, numbers_of(run.records), {}), Catch::Contains("None: the membership never changed."));
+  run.records.back().signal = 2;
+  CHECK_THAT(lines().at(0), Catch::StartsWith("stopped: "));
+
+  run.records.back().text = "rank 0: the job was aborted: rank 1, compute: it broke";
+  auto lost = change(2, 2, "1 rank replaced", 1500);
+  lost.cause = "rank 1 died";
+  run.records.insert(run.records.end() - 1, lost);
+  auto unseen = change(2, 3, "1 rank replaced", 0);
+  unseen.members[0].newcomer = true;
+  unseen.members[1].newcomer = false;
+  run.records.insert(run.records.end() - 1, unseen);
+  CHECK_THAT(lines().at(2), Catch::StartsWith("next: Read the output of rank 1."));
+  const auto page = report_html(run, numbers_of(run.records), {});
+  CHECK_THAT(page, Catch::Contains("<td data-name=\"rank\">1</td><td data-name=\"host\">h1</td><td "
+                                   "data-name=\"cause\">rank 1 died</td><td data-name=\"what followed\">1 rank "
+                                   "replaced</td><td data-name=\"time lost\">1.5 s</td>"));
+  CHECK_THAT(page, Catch::Contains("<td data-name=\"rank\">0</td><td data-name=\"host\">h0</td><td "
+                                   "data-name=\"cause\">not recorded, since rank 0 was lost"));
+  CHECK_THAT(page, Catch::Contains("rank 1, compute: it broke</td><td data-name=\"what followed\">the run ended"));
+  std::size_t before = 0;
+  for (const char* part : {"failed.</b>", "Timeline of a step", "Failures and recoveries", "Advice", "Training"}) {
+    INFO(part);
+    const auto at = page.find(part);
+    REQUIRE(at != std::string::npos);
+    CHECK(at > before);
+    before = at;
+  }
+}
+
+TEST_CASE("[T08] two runs are compared in words, by name, with an interval where there is one") {
+  const auto run_of = [](const char* name, int intervals, double pace, double loss) {
+    RunHistory run;
+    run.folder = name;
+    run.records = {start_of(0, 1)};
+    for (int i = 1; i <= intervals; ++i) {
+      auto record = interval(i, 0.1, 5);
+      record.values.clear();
+      record.add("loss_metrics/global_avg_loss", loss + 0.01 * (i % 3));
+      record.add("time_metrics/end_to_end(s)", 0.1);
+      record.add("throughput(samples/s)", pace + i % 7 - 3);
+      record.add("world_size", 2);
+      run.records.push_back(record);
+    }
+    return run;
+  };
+  const auto slow = run_of("slow", 41, 100, 2), quick = run_of("quick", 31, 150, 1);
+  auto lines = comparison(quick, slow);
+  REQUIRE(lines.size() == 2);
+  CHECK_THAT(lines[0], Catch::StartsWith("Speed: quick 150 samples/s with 2 ranks, slow 100 samples/s with 2 ranks; "
+                                         "quick is faster, 1.50 times the baseline's pace, 95 % interval 1.4"));
+  CHECK_THAT(lines[1],
+             Catch::StartsWith("Training loss, mean of the last 10 common log lines (to step 31): quick 1.01, "
+                               "slow 2.01; quick is lower by 1 (49.8 %), 95 % interval 1 to 1."));
+  CHECK_THAT(comparison(slow, quick)[0], Catch::Contains("quick is faster, 0.67 times"));
+  CHECK_THAT(comparison(slow, run_of("like", 41, 100, 2))[0], Catch::Contains("no clear difference, 1.00 times"));
+  CHECK_THAT(comparison(slow, run_of("like", 41, 100, 2))[1], Catch::EndsWith("they are the same."));
+  CHECK_THAT(comparison(slow, run_of("short", 3, 50, 2))[0],
+             Catch::EndsWith("there are too few log intervals to say how sure this is."));
+  const auto page = report_html(quick, numbers_of(quick.records), {}, &slow);
+  CHECK_THAT(page, Catch::Contains("Compared with slow") && Catch::Contains("baseline slow"));
 }
 
 TEST_CASE("[U04] a report has a chart of each metric that the program logs itself, of training and of held-out data") {
@@ -314,7 +395,7 @@ TEST_CASE(
     "[T08] a chart leaves gaps where there are no numbers, thins out long lines, and says where there is nothing") {
   const double nan = std::nan("");
   CHECK_THAT(svg_chart({"Loss", "step", "", {{"loss", {{1, nan}, {2, nan}}, false}}, {}, false}),
-             Catch::Contains("the records hold none"));
+             Catch::Contains("no value yet"));
   CHECK(
       testing::count_of(svg_chart({"", "", "", {{"a", {{1, 1}, {2, 2}, {3, nan}, {4, 4}, {5, 5}}, false}}, {}, false}),
                         "<polyline") == 2);
@@ -340,6 +421,7 @@ TEST_CASE(
     "[T08] a record of an event, an end and the ranks' times reads back as it was, and what a later troupe may write "
     "is none") {
   auto record = change(7, 3, "why", 12);
+  record.cause = "rank 1 died";
   CHECK(to_json(record_from_json(to_json(record))) == to_json(record));
   record = interval(4, 0.5, 3);
   CHECK(to_json(record_from_json(to_json(record))) == to_json(record));
@@ -347,7 +429,9 @@ TEST_CASE(
   record.values.clear();
   record.ranks.clear();
   record.text = "rank 1: it broke";
+  record.signal = 15;
   CHECK(record_from_json(to_json(record)).text == "rank 1: it broke");
+  CHECK(record_from_json(to_json(record)).signal == 15);
   const auto changed = [](const char* key, const nlohmann::json& value) {
     auto entry = nlohmann::json::parse(to_json(interval(4, 0.5, 3)));
     entry[key] = value;
@@ -409,7 +493,8 @@ TEST_CASE(
                               Catch::Contains("There is no run.json"));
   const auto page = testing::read_text(folder / "torn/report.html");
   CHECK_THAT(page, Catch::Contains("the first is line 4") && Catch::Contains("There is no run.json") &&
-                       Catch::Contains("killed, or still running") && Catch::EndsWith("</html>\n"));
+                       Catch::Contains("not finished.</b> It is still running, or it was killed") &&
+                       Catch::EndsWith("</html>\n"));
   testing::write_text(folder / "torn/run.json", "[1, 2");
   CHECK_THAT(report({folder / "torn"}).output, Catch::Contains("run.json can't be read"));
   testing::write_text(folder / "torn/run.json",
@@ -417,7 +502,7 @@ TEST_CASE(
   CHECK(report({folder / "torn"}).code == 0);
 
   refused(report({folder / "torn", "--out", folder / "nowhere/page.html"}), 74, "nowhere/page.html: No such file");
-  refused(report({folder / "torn", "--baseline", folder / "torn"}), 2, "that run has 2 ranks, this one 2");
+  CHECK_THAT(report({folder / "torn", "--baseline", folder / "torn"}).output, Catch::Contains("they are the same"));
   for (const auto& entry : std::filesystem::directory_iterator(folder / "torn"))
     CHECK(entry.path().string().find(".tmp-") == std::string::npos);
 }
@@ -436,7 +521,7 @@ TEST_CASE("[T08] a job whose rank is killed has the loss, the split, both ranks 
   INFO(told.output);
   REQUIRE(told.code == 0);
   CHECK_THAT(told.output,
-             Catch::StartsWith(run + "/report.html\n") && Catch::Contains("failures: The membership changed 1 time; "));
+             Catch::StartsWith(run + "/report.html\n") && Catch::Contains("failures: The membership changed 1 time, "));
   const auto history = read_run(run);
   CHECK(history.remarks.empty());
   CHECK(history.records.back().kind == MetricRecord::Kind::end);
@@ -461,11 +546,22 @@ TEST_CASE("[T08] a job whose rank is killed has the loss, the split, both ranks 
     CHECK(sum <= 100.5);  // parts of one thread's time
   }
   const auto page = testing::read_text(run + "/report.html");
-  CHECK_THAT(page, Catch::Contains(
-                       "membership 2: 1 rank replaced, 2 ranks go on at step 40; 2 ranks, rank 1 new on localhost"));
-  CHECK_THAT(page, Catch::Contains("<th>forward</th>") && Catch::Contains("rank 0 (localhost)") &&
+  CHECK_THAT(page, Catch::Contains("<b>finished (exit code 0).</b>"));
+  CHECK_THAT(page, Catch::Contains("<td data-name=\"rank\">1</td><td data-name=\"host\">localhost</td>") &&
+                       Catch::Contains("data-name=\"cause\">rank 1") &&
+                       Catch::Contains("1 rank replaced, 2 ranks go on at step 40"));
+  CHECK_THAT(page, Catch::Contains("</i>forward<") && Catch::Contains("rank 0 (localhost)") &&
                        Catch::Contains("rank 1 (localhost)"));
-  CHECK_THAT(page, Catch::Contains("held out") && Catch::Contains("the run ended"));
+  CHECK_THAT(page, Catch::Contains("held out") && Catch::Contains("the run finished"));
+}
+
+TEST_CASE("[T08] a job that a signal stops is stopped in the report, with the launcher's exit code") {
+  Launch launch(2, {"--epochs", "4000", "--log_interval", "4", "--pause_ms", "10"});
+  REQUIRE(launch.wait_for("step 8/"));
+  launch.signal(SIGINT);
+  REQUIRE(launch.finish().code == 130);
+  CHECK_THAT(report({launch.folder() / "run"}).output, Catch::Contains("\nstopped (exit code 130): "));
+  CHECK_THAT(testing::read_text(launch.folder() / "run/report.html"), Catch::Contains("Signal 2 asked it to stop."));
 }
 
 TEST_CASE("[T08] a job that fails has its error in the report") {
@@ -477,8 +573,8 @@ TEST_CASE("[T08] a job that fails has its error in the report") {
   INFO(told.output);
   REQUIRE(told.code == 0);
   const auto page = testing::read_text(launch.folder() / "run/report.html");
-  CHECK_THAT(page, Catch::Contains("<b>failed</b>") && Catch::Contains("It ended with: ") &&
-                       Catch::Contains("the probe was told to throw"));
+  CHECK_THAT(page, Catch::Contains("<b>failed (exit code 1).</b>") && Catch::Contains("the probe was told to throw") &&
+                       Catch::Contains("tail -n 50 " + (launch.folder() / "run/rank1.log")));
 }
 
 namespace {

@@ -114,5 +114,5 @@ assert "step 9 " in last and "the run's page is gone: no answer to 10 requests i
 page = Page(0, "first", [record("start", 0), record("train", 7), record("end", 7, error="")])
 start("--port", str(page.port))
 assert wait_for_end() == 0, seen
-assert "ended" in seen and "no answer" not in seen, seen
+assert "finished" in seen and "no answer" not in seen, seen
 page.close()
