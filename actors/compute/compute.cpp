@@ -50,8 +50,7 @@ void Compute::join(CommunicatorBuilder builder, RankSupervisorActor supervisor, 
     if (why) caf::anon_send(services.supervisor, core_.protocol.interruption(*why, std::exchange(unreachable, {})));
     const auto next = core_.mailbox.await_membership(timeout);
     try {
-      enter(next);
-      return;
+      return enter(next);
     } catch (const LinkFault& fault) {  // as in rejoin; where a job begins it is a mistake in its set-up
       if (next.generation <= 1 || services.status->job_over) throw;
       why = of_link(fault, unreachable);

@@ -193,7 +193,8 @@ void ShardPacker::pack(const at::Tensor& memory) const {
 }
 
 at::Tensor ShardPacker::pack() const {
-  const auto on_device = std::find_if(tensors_.begin(), tensors_.end(), [](const auto& one) { return !one.second.is_cpu(); });
+  const auto on_device =
+      std::find_if(tensors_.begin(), tensors_.end(), [](const auto& one) { return !one.second.is_cpu(); });
   auto memory = HostCopies::memory(bytes(), on_device == tensors_.end() ? at::kCPU : on_device->second.device());
   pack(memory);
   return memory;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kMaskBlocks = 2048, kHashBlocks = 2048;
 constexpr int kHashWords = 8;  // of a thread, at least, if there are so many
-constexpr int kAtOnce = 4;  // loads that are under way in a thread of check_kernel
+constexpr int kAtOnce = 4;     // loads that are under way in a thread of check_kernel
 
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vector {

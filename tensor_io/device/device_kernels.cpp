@@ -104,7 +104,8 @@ void hash_bytes(const at::Tensor& tensor, const at::Tensor& result) {
   const auto* bytes = static_cast<const unsigned char*>(tensor.const_data_ptr());
   const auto count = static_cast<std::int64_t>(tensor.nbytes());
   std::uint64_t sum = 0;
-  for (std::int64_t word = 0; 4 * word < count; ++word) sum += cuda::hash_of_word(cuda::word_at(bytes, count, word), word);
+  for (std::int64_t word = 0; 4 * word < count; ++word)
+    sum += cuda::hash_of_word(cuda::word_at(bytes, count, word), word);
   *result.data_ptr<std::int64_t>() = static_cast<std::int64_t>(sum);
 }
 

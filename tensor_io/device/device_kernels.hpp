@@ -18,9 +18,9 @@ void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::sp
 /// device; on the CPU added in another order.
 void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& result);
 
-/// A hash of the bytes of `tensor` (contiguous, any dtype) into `result` () i64 on the same device: the sum, modulo 2^64,
-/// of SplitMix64's finalizer (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014) of each 4 bytes
-/// and their place. The same number on a GPU and on the CPU. Does not wait for the device.
+/// A hash of the bytes of `tensor` (contiguous, any dtype) into `result` () i64 on the same device: the sum, modulo
+/// 2^64, of SplitMix64's finalizer (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014) of each
+/// 4 bytes and their place. The same number on a GPU and on the CPU. Does not wait for the device.
 void hash_bytes(const at::Tensor& tensor, const at::Tensor& result);
 
 }  // namespace troupe

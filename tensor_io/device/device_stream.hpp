@@ -72,10 +72,11 @@ class CurrentStream {
   std::optional<c10::Device> device_before_;
 };
 
-/// Between two looks at work of a device, in a wait that began at `began`: yields in the first 200 us, then sleeps 20 us.
+/// Between two looks at work of a device, in a wait that began at `began`: yields in the first 200 us, then sleeps 20
+/// us.
 void pause_between_looks(std::chrono::steady_clock::time_point began);
-/// The only place in which the host waits for a device. Waits until `event` is over, with pause_between_looks (a driver's
-/// own wait has no deadline). Calls `give_up` at each look, which throws to end the wait. Counts itself.
+/// The only place in which the host waits for a device. Waits until `event` is over, with pause_between_looks (a
+/// driver's own wait has no deadline). Calls `give_up` at each look, which throws to end the wait. Counts itself.
 void host_wait(const DeviceEvent& event, const std::function<void()>& give_up);
 /// The number of these waits in this process.
 std::int64_t host_waits() noexcept;

@@ -47,13 +47,10 @@ struct Options {
 
 Options parse(int argc, char** argv) {
   Options options;
-  const std::map<std::string, std::string*> texts{{"--job", &options.job},
-                                                  {"--strategy", &options.strategy},
-                                                  {"--precision", &options.precision},
-                                                  {"--device", &options.device},
-                                                  {"--vote", &options.vote},
-                                                  {"--profile", &options.profile},
-                                                  {"--run-dir", &options.run_dir}};
+  const std::map<std::string, std::string*> texts{
+      {"--job", &options.job},        {"--strategy", &options.strategy}, {"--precision", &options.precision},
+      {"--device", &options.device},  {"--vote", &options.vote},         {"--profile", &options.profile},
+      {"--run-dir", &options.run_dir}};
   const std::map<std::string, int*> numbers{
       {"--batch", &options.batch}, {"--ranks", &options.ranks}, {"--as-ranks", &options.as_ranks}};
   const std::map<std::string, bool*> switches{

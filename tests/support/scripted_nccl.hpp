@@ -141,7 +141,7 @@ class ScriptedNccl : public NcclApi {
   NcclResult background_ = NcclResult::success;
   std::vector<std::string> calls_;
   int looks_ = 0;
-  int under_way_ = 0;            // looks until the call that returned is over
+  int under_way_ = 0;           // looks until the call that returned is over
   std::function<void()> made_;  // what it makes then
   std::string last_error_;
 };

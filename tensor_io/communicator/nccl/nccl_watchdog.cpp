@@ -26,8 +26,8 @@ void NcclFlights::stop() noexcept {
   if (thread_.joinable()) thread_.join();
 }
 
-void NcclFlights::add(const CollectiveRecord& record, const DeviceStream& stream, const std::vector<at::Tensor>& tensors,
-                      const DeviceStream* user) {
+void NcclFlights::add(const CollectiveRecord& record, const DeviceStream& stream,
+                      const std::vector<at::Tensor>& tensors, const DeviceStream* user) {
   std::vector<c10::Storage> memory, over;  // `over` is dropped outside of the lock
   for (const auto& tensor : tensors) memory.push_back(tensor.storage());
   std::lock_guard lock(mutex_);

@@ -14,8 +14,9 @@ TEST_CASE("[L03] tf32 and cudnn_benchmark are LibTorch's switches, and off by de
     std::vector<char*> arguments;
     for (auto& word : words) arguments.push_back(word.data());
     std::pair<bool, bool> set;
-    CHECK(troupe::main(static_cast<int>(arguments.size()), arguments.data(),
-                       [&](Rank&) { set = {context.allowTF32CuBLAS(), context.benchmarkCuDNN()}; }) == 0);
+    CHECK(troupe::main(static_cast<int>(arguments.size()), arguments.data(), [&](Rank&) {
+            set = {context.allowTF32CuBLAS(), context.benchmarkCuDNN()};
+          }) == 0);
     return set;
   };
   CHECK((run({}) == std::pair(false, false)));
