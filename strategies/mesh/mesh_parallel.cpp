@@ -487,7 +487,8 @@ std::optional<ReplicaGroup> MeshParallel::replica_group() const {
 }
 
 void MeshParallel::shard_optimizer(Optimizer& optimizer) {
-  if (mesh_.pp == 1 || borders_.empty() || !placed_.insert(&optimizer).second) return;
+  if (mesh_.pp == 1 ? mesh_.tp == 1 : borders_.empty()) return;
+  if (!placed_.insert(&optimizer).second) return;
   optimizer.replace_parameters([&](const at::Tensor& parameter) {
     const auto found = index_.find(parameter.unsafeGetTensorImpl());
     if (found == index_.end()) {

@@ -10,6 +10,7 @@ DIMENSIONS = {
                  "parameter_server", "pipeline", "tensor_parallel", "pipeline/dp=2,pp=2", "tensor_parallel/dp=2,tp=2", "pipeline/fsdp=2,tp=2"],
     "backend": ["shm", "gloo"],
     "loop": ["custom", "framework"],
+    "device": ["cpu", "fake"],
     "model": ["mlp", "conv", "tokens"],
     "cells": [1, 2, 3],
     "dtype": ["float64", "float64", "float64", "float32"],
@@ -83,6 +84,7 @@ MESHES = [strategy for strategy in DIMENSIONS["strategy"] if strategy.startswith
 RARE = {
     "strategy": {"parameter_server": 2} | {mesh: 3 for mesh in MESHES},
     "backend": {"gloo": 4},
+    "device": {"fake": 3},
     "dtype": {"float32": 6},
     "odd": {"bfloat16": 12},
     "scale": {1e6: 12},
@@ -191,6 +193,7 @@ def is_server(strategy):
 
 
 REFUSED = [
+    Refusal("early_update device", lambda j: j["early_update"] and j["device"] != "cpu", "it works on the CPU only so far"),
     Refusal("samples drop_last resume_batch batch_size", lambda j: j["feed"] != "uneven" and j["drop_last"] and any(
         j["samples"] < batch for _, batch, _ in phases(j)), "… samples are fewer than one batch of …"),
     Refusal("batch_size accumulate ranks resume_batch resume_ranks", lambda j: j["feed"] != "uneven" and any(
@@ -267,6 +270,9 @@ def settle_once(job):
         simple("padding_idx")
         if job["tie"] == "output":
             simple("tie")
+    if job["device"] != "cpu":
+        simple("backend")  # NCCL, and for tensors of the CPU whatever fits
+        simple("amp")  # LibTorch's casts are none of the fake device's operators
     if job["event"] != "resume":
         simple("stop_at", "resume_ranks", "resume_batch", "resume_strategy")
     # A rank has several batches in the validation, and an epoch ends where the run is stopped.
@@ -482,7 +488,7 @@ def settle_once(job):
 NOT_IN_PYTHON = ("shuffle", "comm_hook", "amp", "switch_at", "staleness", "touched")
 # What is right is the same, whatever they are, or they say something of one of the above.
 NOTHING_TO_PYTHON = set(
-    "backend loop listed balance bucket_mb powersgd_rank broadcast_buffers static_graph early_update checkpointing loss_scaler "
+    "backend device loop listed balance bucket_mb powersgd_rank broadcast_buffers static_graph early_update checkpointing loss_scaler "
     "loss_scale_interval on_not_finite sync_every outer_momentum fragments overlap verify_every snapshot_every desk kill_at hurt_step "
     "hurt_rank stop_at".split()
 )
@@ -514,7 +520,8 @@ def for_processes(job):
     """A process is hurt by a signal. Changes the job, and returns it."""
     if job["event"] in ("leave", "all", "net", "disk", "stop"):
         job["event"] = "kill"
-    job["again"] = SIMPLEST["again"]
+    for name in ("again", "device"):
+        job[name] = SIMPLEST[name]
     return settle(job)
 
 

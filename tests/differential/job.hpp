@@ -21,6 +21,7 @@ struct Job {
   std::string strategy = "ddp";  ///< as `--strategy`; fsdp's modes are fsdp, shard_grad_op, hybrid_shard, no_shard
   std::string backend = "shm";
   std::string loop = "custom";  ///< custom, framework (troupe::train)
+  std::string device = "cpu";   ///< cpu, fake (tests/support/fake_device.hpp, with threads in place of NCCL's ranks)
 
   // The model.
   std::string model = "mlp";      ///< mlp, conv, tokens
@@ -115,7 +116,7 @@ struct Job {
 // In two halves: one call of the library's macro takes 63 names.
 #define TROUPE_JOB_FIRST(WHAT)                                                                                         \
   NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                            \
-      WHAT, ranks, strategy, backend, loop, model, cells, dtype, norm, dropout, tie, odd, frozen, unused, padding_idx, \
+      WHAT, ranks, strategy, backend, loop, device, model, cells, dtype, norm, dropout, tie, odd, frozen, unused, padding_idx, \
       optimizer, rule, groups, listed, weight_decay, no_decay, clip_norm, schedule, warmup_steps, loss, scale,         \
       samples, batch_size, accumulate, drop_last, shuffle, feed, balance, max_steps, bad_sample, bucket_mb))
 #define TROUPE_JOB_SECOND(WHAT)                                                                                        \

@@ -1,5 +1,7 @@
 #include "tests/differential/life.hpp"
 
+#include <c10/core/AutogradState.h>
+
 #include <csignal>
 
 #include "actors/block/block.hpp"
@@ -19,6 +21,7 @@
 #include "tests/differential/optimizers.hpp"
 #include "tests/differential/owing_hook.hpp"
 #include "tests/differential/samples.hpp"
+#include "tests/support/fake_device.hpp"
 
 namespace troupe::differential {
 namespace {
@@ -102,6 +105,7 @@ class Life {
       : job_(job), rank_(rank), stop_after_(stop_after), note_(note) {}
 
   void run() {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);  // the fake device has no thread of autograd
     rank_.keep_records();
     rank_.between_steps([this](std::int64_t) {
       if (rank_.is_main()) note_(note_of_call());
@@ -114,6 +118,7 @@ class Life {
   std::shared_ptr<Net> make_net() const {
     auto net = std::make_shared<Net>(job_);
     fill(*net, job_);
+    if (rank_.device() == test::FakeDevice::device()) test::FakeDevice::place(*net);
     if (job_.frozen != "toggled") freeze(*net, job_, 0);  // else once it is distributed
     return net;
   }
@@ -229,7 +234,7 @@ class Life {
       const std::vector<std::int64_t> indices(batch.data_ptr<std::int64_t>(),
                                               batch.data_ptr<std::int64_t>() + batch.numel());
       const auto samples = samples_at(job_, indices);
-      const auto loss = loss_of(net, samples.input, samples.target,
+      const auto loss = loss_of(net, samples.input.to(rank_.device()), samples.target.to(rank_.device()),
                                 {rank_.steps_done(), 0, {{rank_.rank(), indices.front(), batch.size(0)}}});
       rank_.backward(loss);
       const auto report = rank_.step(optimizer);

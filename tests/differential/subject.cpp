@@ -10,8 +10,10 @@
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tests/differential/life.hpp"
 #include "tests/differential/processes.hpp"
+#include "tests/support/fake_device.hpp"
 #include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
+#include "tests/support/thread_nccl.hpp"
 
 namespace troupe::differential {
 namespace {
@@ -31,7 +33,7 @@ bool set_fsdp_mode(Config& config, const std::string& strategy) {
 Config config_of(const Job& job, const std::string& folder) {
   Config config;
   config.ranks = job.ranks;
-  config.backend = job.backend;
+  config.backend = job.device == "cpu" ? job.backend : "auto";
   config.strategy = job.strategy;
   if (set_fsdp_mode(config, job.strategy) && config.fsdp_mode == "hybrid_shard") config.fsdp_shard_size = 2;
   if (job.strategy == "fsdp/gathered") {
@@ -217,6 +219,11 @@ std::vector<PlacedFault> faults_of(const Job& job, int slot, int life) {
 
 SimulationOptions simulation_of(const Job& job, const Config& config) {
   auto simulation = testing::simulation_of(config);
+  if (job.device == "fake") {
+    test::FakeDevice::reset();
+    simulation.rank.device = test::FakeDevice::device();
+    simulation.rank.nccl = std::make_shared<test::ThreadNccl>();
+  }
   if (!hurts(job)) return simulation;
   const bool replaces = !shrinks(job);
   simulation.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };

@@ -7,6 +7,8 @@
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/set_native.h>
@@ -158,7 +160,27 @@ void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 }  // namespace
 
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                       at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                       at::IntArrayRef output_padding, std::int64_t groups) {
+  const auto here = bias && bias->defined() ? std::optional(bias->cpu()) : std::nullopt;
+  return at::convolution(input.cpu(), weight.cpu(), here, stride, padding, dilation, transposed, output_padding, groups)
+      .to(FakeDevice::device());
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
+    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
+    std::int64_t groups, std::array<bool, 3> wanted) {
+  const auto all = at::convolution_backward(gradient.cpu(), input.cpu(), weight.cpu(), weight.size(0), stride, padding,
+                                            dilation, transposed, output_padding, groups, wanted);
+  const auto there = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(FakeDevice::device()) : tensor; };
+  return {there(std::get<0>(all)), there(std::get<1>(all)), there(std::get<2>(all))};
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("convolution_overrideable", &convolution);
+  m.impl("convolution_backward_overrideable", &convolution_backward);
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
   m.impl("_copy_from", &copy_from);

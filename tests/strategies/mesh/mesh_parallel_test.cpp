@@ -867,6 +867,34 @@ TEST_CASE(
   CHECK((forwards("type:Square") == kBlocks * (2 * kMicroBatches + kEvaluations)));
 }
 
+namespace {
+
+// A rule that needs a whole matrix, as Muon's does.
+struct WholeRule final : Optimizer {
+  std::string name() const override { return "muon"; }
+  void step(double) override {}
+  NamedTensors state() override { return {}; }
+  void load_state(const NamedTensors&) override {}
+  const std::vector<ParameterGroup>& groups() const override { return groups_; }
+  std::vector<ParameterGroup> groups_;
+};
+
+}  // namespace
+
+TEST_CASE("[X02] an optimizer that needs whole parameters is refused if ranks share layers or have stages") {
+  for (const std::string strategy : {"tensor_parallel", "pipeline"}) {
+    const auto set = [&](MeshRun& r) {
+      r.config.mesh = strategy == "pipeline" ? "pp=2" : "tp=2";
+      r.between = [](Rank& rank, torch::nn::Module&) {
+        WholeRule rule;
+        system_of(rank).compute().strategy().shard_optimizer(rule);
+      };
+    };
+    const auto error = mesh_error(set, 2, strategy);
+    CHECK_THAT(error, Catch::Contains("muon updates whole parameters only"));
+  }
+}
+
 TEST_CASE("[X02] what a pipeline can't run is refused on one line with the reason") {
   const auto refused = [](const std::function<void(MeshRun&)>& set, int ranks = 2) { return mesh_error(set, ranks); };
   CHECK((refused([](MeshRun& r) { use_chain(r, {0, 1, 2}); }).empty()));
