@@ -230,7 +230,8 @@ void ReplicatedStrategy::read_hook_state(const StateReader& state) {
   for (const auto& [name, entry] : state.entries()) {
     if (!name.starts_with(prefix)) continue;
     ranks.insert(name.substr(prefix.size(), name.find('.', prefix.size()) - prefix.size()));
-    if (name.starts_with(own)) mine.emplace_back(name.substr(own.size()), state.read(name));
+    if (name.starts_with(own))
+      mine.emplace_back(name.substr(own.size()), state.read(name).to(context_.gradient_communicator->device()));
   }
   if (ranks.empty()) return;
   if (ranks.size() == static_cast<std::size_t>(context_.world_size)) return hook()->load_state(mine);

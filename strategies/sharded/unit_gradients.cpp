@@ -131,7 +131,7 @@ UnitGradients::UnitGradients(ShardedParameters& parameters, std::shared_ptr<Comm
     for (const auto& [dtype, numel] : largest) rings_[dtype] = std::make_unique<GradientRing>(*group, numel, dtype);
   }
   if (!parameters_.device().is_cpu() && !order_.empty()) {
-    checks_ = at::zeros({static_cast<std::int64_t>(order_.size()), 2},
+    checks_ = at::zeros({static_cast<std::int64_t>(flats_.size()), 2},
                         at::TensorOptions().dtype(at::kDouble).device(parameters_.device()));
   }
   set_order(order_);
@@ -166,7 +166,7 @@ void UnitGradients::set_order(Flats order) {
     view.flat = flats_[f].kept;
     targets[i].gradient = flat.gradient;
     if (checks_.defined()) {
-      targets[i].checks = checks_.select(0, static_cast<std::int64_t>(i));
+      targets[i].checks = checks_.select(0, order_[i]);  // added up in the flats' order: a resumed run has another one
       view.ready = std::make_shared<DeviceEvent>(parameters_.device());
       view.reduced = std::make_shared<DeviceEvent>(parameters_.device());
     }

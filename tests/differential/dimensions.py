@@ -273,6 +273,8 @@ def settle_once(job):
     if job["device"] != "cpu":
         simple("backend")  # NCCL, and for tensors of the CPU whatever fits
         simple("amp")  # LibTorch's casts are none of the fake device's operators
+        if any_phase(job, keeps_parts):
+            simple("touched")  # a parameter that is not there is the device's end: docs/gpu.md, Absent parameters
     if job["event"] != "resume":
         simple("stop_at", "resume_ranks", "resume_batch", "resume_strategy")
     # A rank has several batches in the validation, and an epoch ends where the run is stopped.
