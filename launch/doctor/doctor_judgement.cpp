@@ -139,6 +139,14 @@ std::vector<Finding> judge_host(const std::string& host, const HostFacts& facts,
   auto& range = add("ports", std::to_string(ports) + " for outgoing and unnamed sockets, " +
                                  std::to_string(facts.first_port) + " to " + std::to_string(facts.last_port));
   if (ports < 1000) worsen(range, Verdict::warn, "widen net.ipv4.ip_local_port_range");
+
+  if (!facts.gpus.empty()) {
+    const auto count = std::count(facts.gpus.begin(), facts.gpus.end(), ';') + 1;
+    auto& gpus = add("gpus", std::to_string(count) + ": " + displayable(facts.gpus, 1000));
+    if (count < slots)
+      worsen(gpus, Verdict::warn,
+             "a rank takes a GPU: give the host as many slots as GPUs, or train with --device cpu");
+  }
   return findings;
 }
 
@@ -148,6 +156,10 @@ Finding judge_build(const std::string& host, const HostFacts& facts, const HostF
     result.found = "troupe " + displayable(facts.version) + ", build " + displayable(facts.build_id, 12) + "; here " +
                    ours.version + ", build " + displayable(ours.build_id, 12);
     worsen(result, Verdict::fail, "copy the same build to every host");
+  } else if (!ours.gpus.empty() &&
+             facts.gpus.substr(0, facts.gpus.find(',')) != ours.gpus.substr(0, ours.gpus.find(','))) {
+    result.found = "the same as here, with other GPUs: " + displayable(facts.gpus.empty() ? "none" : facts.gpus, 100);
+    worsen(result, Verdict::warn, "the slowest GPU sets the pace of every step; one kind in a job is best");
   }
   return result;
 }

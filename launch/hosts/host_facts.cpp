@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -18,10 +19,12 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "launch/process/build_id.hpp"
 #include "launch/process/displayable.hpp"
 #include "launch/process/local_address.hpp"
+#include "launch/process/piped_command.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -113,6 +116,43 @@ std::uint64_t control_group_memory_limit(std::string_view own_groups,
   return least;
 }
 
+std::string gpus_in(std::string_view lines, const std::function<std::string(const std::string& address)>& node_of) {
+  std::string gpus;
+  std::istringstream all{std::string(lines)};
+  for (std::string line; std::getline(all, line);) {
+    std::vector<std::string> fields;
+    std::istringstream words(line);
+    for (std::string field; std::getline(words, field, ',');)
+      fields.push_back(field.substr(std::min(field.size(), field.find_first_not_of(' '))));
+    if (fields.size() != 4) continue;
+    // nvidia-smi writes the domain with 8 digits and capitals, Linux with 4 and small ones.
+    auto address = fields[3].size() > 4 ? fields[3].substr(4) : "";
+    std::transform(address.begin(), address.end(), address.begin(), [](unsigned char c) { return std::tolower(c); });
+    auto node = node_of(address);
+    while (!node.empty() && std::isspace(static_cast<unsigned char>(node.back()))) node.pop_back();
+    gpus += (gpus.empty() ? "" : "; ") + fields[0] + ", " + fields[1] + ", driver " + fields[2];
+    if (!node.empty() && node != "-1") gpus += ", NUMA node " + node;
+  }
+  return gpus;
+}
+
+namespace {
+
+std::string gpus_here() {
+  std::string lines;
+  try {
+    PipedCommand command(
+        {"nvidia-smi", "--query-gpu=name,memory.total,driver_version,pci.bus_id", "--format=csv,noheader"});
+    const auto deadline = PipedCommand::Clock::now() + std::chrono::seconds(10);
+    while (const auto line = command.read_line(deadline)) lines += *line + "\n";
+  } catch (const Error&) {  // there is no such program, and so no driver
+  }
+  return gpus_in(lines,
+                 [](const std::string& address) { return text_of("/sys/bus/pci/devices/" + address + "/numa_node"); });
+}
+
+}  // namespace
+
 HostFacts gather_host_facts(const std::string& version, const std::string& run_dir) {
   HostFacts facts;
   facts.version = version;
@@ -144,6 +184,7 @@ HostFacts gather_host_facts(const std::string& version, const std::string& run_d
     facts.last_port = last;
   }
   facts.addresses = addresses_here();
+  facts.gpus = gpus_here();
   return facts;
 }
 

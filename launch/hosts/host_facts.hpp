@@ -28,6 +28,8 @@ struct HostFacts {
   std::uint64_t first_port = 0, last_port = 0;  ///< that the kernel gives to sockets without one
   std::string addresses;                        ///< `lo 127.0.0.1,eth0 10.0.0.2`: of interfaces that are up
 
+  std::string gpus;  ///< as nvidia-smi lists them: `NVIDIA H200, 143771 MiB, driver 580.159.04, NUMA node 0; ...`
+
   bool operator==(const HostFacts&) const = default;
 
   /// Calls `visit(name, field)` for every field, in this order.
@@ -50,6 +52,7 @@ struct HostFacts {
     visit("first_port", facts.first_port);
     visit("last_port", facts.last_port);
     visit("addresses", facts.addresses);
+    visit("gpus", facts.gpus);
   }
 };
 
@@ -60,6 +63,10 @@ HostFacts gather_host_facts(const std::string& version, const std::string& run_d
 /// Error(bad_data).
 std::string to_line(const HostFacts& facts);
 HostFacts host_facts_from_line(std::string_view line);
+
+/// The `gpus` of HostFacts in nvidia-smi's lines `NAME, MEMORY, DRIVER, PCI ADDRESS`; `node_of` gives the NUMA node of
+/// a PCI address, as the file numa_node has it, or "". Lines of another form are passed over.
+std::string gpus_in(std::string_view lines, const std::function<std::string(const std::string& address)>& node_of);
 
 /// The addresses that a name has here, IPv4 and IPv6 in text, in getaddrinfo's order. Empty: none, and `why` has the
 /// reason.

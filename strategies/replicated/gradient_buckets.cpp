@@ -231,7 +231,8 @@ void GradientBuckets::end_backward() {
 void GradientBuckets::rebuild(const std::vector<std::int32_t>& order) {
   plan_ = plan_buckets(shape_, order, cap_bytes_, first_cap_bytes_);
   for (auto& entry : entries_) entry.parameter.mutable_grad() = at::Tensor();
-  for (auto& flat : flats_) flat.zero_();  // the gaps between slots lie elsewhere now, and count in the norm of a whole bucket
+  for (auto& flat : flats_)
+    flat.zero_();  // the gaps between slots lie elsewhere now, and count in the norm of a whole bucket
   place();
 }
 

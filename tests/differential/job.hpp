@@ -114,11 +114,11 @@ struct Job {
 };
 
 // In two halves: one call of the library's macro takes 63 names.
-#define TROUPE_JOB_FIRST(WHAT)                                                                                         \
-  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                            \
-      WHAT, ranks, strategy, backend, loop, device, model, cells, dtype, norm, dropout, tie, odd, frozen, unused, padding_idx, \
-      optimizer, rule, groups, listed, weight_decay, no_decay, clip_norm, schedule, warmup_steps, loss, scale,         \
-      samples, batch_size, accumulate, drop_last, shuffle, feed, balance, max_steps, bad_sample, bucket_mb))
+#define TROUPE_JOB_FIRST(WHAT)                                                                                       \
+  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                          \
+      WHAT, ranks, strategy, backend, loop, device, model, cells, dtype, norm, dropout, tie, odd, frozen, unused,    \
+      padding_idx, optimizer, rule, groups, listed, weight_decay, no_decay, clip_norm, schedule, warmup_steps, loss, \
+      scale, samples, batch_size, accumulate, drop_last, shuffle, feed, balance, max_steps, bad_sample, bucket_mb))
 #define TROUPE_JOB_SECOND(WHAT)                                                                                        \
   NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                            \
       WHAT, comm_hook, powersgd_rank, broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing,    \

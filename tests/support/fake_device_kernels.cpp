@@ -168,13 +168,16 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const 
       .to(FakeDevice::device());
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
-    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
-    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
-    std::int64_t groups, std::array<bool, 3> wanted) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor& gradient, const at::Tensor& input,
+                                                                    const at::Tensor& weight, at::IntArrayRef stride,
+                                                                    at::IntArrayRef padding, at::IntArrayRef dilation,
+                                                                    bool transposed, at::IntArrayRef output_padding,
+                                                                    std::int64_t groups, std::array<bool, 3> wanted) {
   const auto all = at::convolution_backward(gradient.cpu(), input.cpu(), weight.cpu(), weight.size(0), stride, padding,
                                             dilation, transposed, output_padding, groups, wanted);
-  const auto there = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(FakeDevice::device()) : tensor; };
+  const auto there = [](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(FakeDevice::device()) : tensor;
+  };
   return {there(std::get<0>(all)), there(std::get<1>(all)), there(std::get<2>(all))};
 }
 

@@ -102,6 +102,28 @@ TEST_CASE("[L06] doctor names what is wrong with a host, and what to do") {
   CHECK(about(judge_host("", facts, 1, 1), "addresses").verdict == Verdict::ok);  // alone it needs no other
 }
 
+TEST_CASE("[L06] doctor lists GPUs with their NUMA nodes, and warns of too few and of other ones") {
+  const auto node_of = [](const std::string& address) { return address == "0000:0a:00.0" ? "1\n" : "-1\n"; };
+  const auto gpus = gpus_in(
+      "NVIDIA H200, 143771 MiB, 580.159.04, 00000000:0A:00.0\nNVIDIA H200, 143771 MiB, 580.159.04, 00000000:06:00.0\n"
+      "Failed to initialize NVML: Driver/library version mismatch\n",
+      node_of);
+  CHECK(gpus == "NVIDIA H200, 143771 MiB, driver 580.159.04, NUMA node 1; NVIDIA H200, 143771 MiB, driver 580.159.04");
+  CHECK(gpus_in("", node_of).empty());
+  auto facts = healthy();
+  facts.gpus = gpus;
+  CHECK(about(judge_host("h1", facts, 2, 2), "gpus").verdict == Verdict::ok);
+  CHECK_THAT(about(judge_host("h1", facts, 2, 2), "gpus").found, Contains("2: NVIDIA H200, 143771 MiB"));
+  CHECK(about(judge_host("h1", facts, 3, 2), "gpus").verdict == Verdict::warn);
+  CHECK(judge_build("h2", facts, facts).verdict == Verdict::ok);
+  auto other = facts;
+  other.gpus = "NVIDIA A100-SXM4-80GB, 81920 MiB, driver 580.159.04";
+  CHECK_THAT(judge_build("h2", other, facts).found, Contains("other GPUs: NVIDIA A100"));
+  CHECK_THAT(judge_build("h2", healthy(), facts).found, Contains("other GPUs: none"));
+  CHECK(judge_build("h2", facts, healthy()).verdict == Verdict::ok);  // from a host that only launches
+  CHECK(host_facts_from_line(to_line(facts)) == facts);
+}
+
 TEST_CASE("[L06] doctor compares builds and clocks") {
   auto other = healthy();
   CHECK(judge_build("h2", other, healthy()).verdict == Verdict::ok);
