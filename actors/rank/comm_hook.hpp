@@ -45,7 +45,7 @@ class CommHook {
   virtual void give_up() noexcept {}
   /// The state that a checkpoint must have for a bit-equal resume (error feedback). Called between steps.
   virtual NamedTensors state() { return {}; }
-  /// Takes the tensors that `state` returned.
+  /// Takes the tensors that `state` returned, on the device of the gradients.
   virtual void load_state(const NamedTensors&) {}
   /// `step` was given up after some or all of its buckets were reduced, and comes again or is skipped. The state goes
   /// back to its value before that step. Called between steps.

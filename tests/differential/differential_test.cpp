@@ -393,3 +393,15 @@ TEST_CASE("[T01] a run goes on with the strategy that it has switched to, and wi
        R"({"ranks": 2, "strategy": "local_sgd", "switch_at": "4:diloco", "unused": "step", "optimizer": "torch.Adam"})"});
   refused(R"({"ranks": 2, "switch_at": "3:local_sgd", "early_update": true, "dtype": "float32"})", "early_update");
 }
+
+TEST_CASE("[L03] a norm on a device knows nothing of the gaps between gradients, and adds up in one order") {
+  right({R"({"device": "fake", "odd": "scalar", "clip_norm": 0.3})",
+         R"({"ranks": 2, "device": "fake", "odd": "scalar", "clip_norm": 0.3, "accumulate": 2})",
+         R"({"ranks": 3, "strategy": "fsdp", "model": "conv", "cells": 3, "event": "resume", "device": "fake",
+             "odd": "strided", "dropout": 0.25, "optimizer": "torch.AdamW", "clip_norm": 0.3, "bucket_mb": 0.001})"});
+}
+
+TEST_CASE("[L03] a hook's state comes to the device of the gradients") {
+  right({R"({"device": "fake", "comm_hook": "owing", "event": "resume"})",
+         R"({"ranks": 2, "device": "fake", "comm_hook": "powersgd", "event": "resume", "dtype": "float32"})"});
+}

@@ -59,11 +59,12 @@ class ThreadNccl : public NcclApi {
   NcclResult split(NcclComm parent, int color, int key, NcclComm* comm, const std::string&) override {
     auto& own = of(parent);
     submit(own, {[this, &own, color, key, comm] {
-             own.said[0] = color;
-             own.said[1] = key;
+             const int mine_said[] = {color, key};
              std::vector<std::pair<int, int>> mine;  // (key, rank)
-             if (!own.meet([&](Comm& other) {
-                   if (other.said[0] == color) mine.emplace_back(other.said[1], other.rank);
+             if (!own.meet(mine_said, sizeof mine_said, [&](int rank, const char* theirs) {
+                   int said[2];
+                   std::memcpy(said, theirs, sizeof said);
+                   if (said[0] == color) mine.emplace_back(said[1], rank);
                  }))
                return;
              std::sort(mine.begin(), mine.end());
@@ -120,28 +121,28 @@ class ThreadNccl : public NcclApi {
   NcclResult all_reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, NcclComm comm,
                         NcclStream) override {
     note_average(op, count);
-    return enqueue(comm, [=](Comm& own) { own.reduce(input, 0, output, count, type, op); });
+    return enqueue(comm, [=](Comm& own) { own.reduce(input, count, 0, output, count, type, op); });
   }
   NcclResult reduce_scatter(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, NcclComm comm,
                             NcclStream) override {
     note_average(op, count);
     return enqueue(comm, [=](Comm& own) {
-      own.reduce(input, static_cast<std::size_t>(own.rank) * count * bytes_of(type), output, count, type, op);
+      own.reduce(input, count * own.group->ranks, static_cast<std::size_t>(own.rank) * count * bytes_of(type), output,
+                 count, type, op);
     });
   }
   NcclResult reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, int root,
                     NcclComm comm, NcclStream) override {
     return enqueue(comm,
-                   [=](Comm& own) { own.reduce(input, 0, own.rank == root ? output : nullptr, count, type, op); });
+                   [=](Comm& own) { own.reduce(input, count, 0, own.rank == root ? output : nullptr, count, type, op); });
   }
   NcclResult all_gather(const void* input, void* output, std::size_t count, NcclType type, NcclComm comm,
                         NcclStream) override {
     return enqueue(comm, [=](Comm& own) {
       const auto bytes = count * bytes_of(type);
-      std::vector<char> all(bytes * own.group->ranks.size());
-      own.input = input;
-      if (!own.meet([&](Comm& other) {
-            std::memcpy(all.data() + static_cast<std::size_t>(other.rank) * bytes, other.input, bytes);
+      std::vector<char> all(bytes * own.group->ranks);
+      if (!own.meet(input, bytes, [&](int rank, const char* theirs) {
+            std::memcpy(all.data() + static_cast<std::size_t>(rank) * bytes, theirs, bytes);
           }))
         return;
       std::memcpy(output, all.data(), all.size());
@@ -151,19 +152,20 @@ class ThreadNccl : public NcclApi {
                        NcclStream) override {
     return enqueue(comm, [=](Comm& own) {
       std::vector<char> data(count * bytes_of(type));
-      own.input = input;
-      if (!own.meet([&](Comm& other) {
-            if (other.rank == root) std::memcpy(data.data(), other.input, data.size());
+      if (!own.meet(input, data.size(), [&](int rank, const char* theirs) {
+            if (rank == root) std::memcpy(data.data(), theirs, data.size());
           }))
         return;
       std::memcpy(output, data.data(), data.size());
     });
   }
   NcclResult send(const void* data, std::size_t count, NcclType type, int peer, NcclComm comm, NcclStream) override {
-    const auto letter = std::make_shared<Letter>(Letter{data, count * bytes_of(type), false});
+    const auto letter = std::make_shared<Letter>();
+    const auto bytes = count * bytes_of(type);
     auto* own = &of(comm);
     grouped().begins.push_back([=] {
       std::lock_guard lock(own->group->mutex);
+      letter->data.assign(static_cast<const char*>(data), static_cast<const char*>(data) + bytes);
       own->group->letters[{own->rank, peer}].push_back(letter);
       own->group->changed.notify_all();
     });
@@ -181,8 +183,8 @@ class ThreadNccl : public NcclApi {
       if (mine.empty()) return own.fail();
       const auto letter = mine.front();
       mine.pop_front();
-      if (letter->bytes != count * bytes_of(type)) throw std::logic_error("send and recv of different length");
-      std::memcpy(data, letter->data, letter->bytes);
+      if (letter->data.size() != count * bytes_of(type)) throw std::logic_error("send and recv of different length");
+      std::memcpy(data, letter->data.data(), letter->data.size());
       letter->taken = true;
       own.group->changed.notify_all();
     });
@@ -199,16 +201,17 @@ class ThreadNccl : public NcclApi {
 
   struct Comm;
   struct Letter {
-    const void* data;
-    std::size_t bytes;
-    bool taken;
+    std::vector<char> data;
+    bool taken = false;
   };
   struct Group {
     std::string id;
     std::mutex mutex;
     std::condition_variable changed;
-    std::vector<Comm*> ranks;
-    int joined = 0;
+    std::size_t ranks = 0;
+    // What each rank has brought to a meeting: a copy, since a rank may die while others read it.
+    std::vector<std::shared_ptr<const std::vector<char>>> brought;
+    std::size_t joined = 0;
     bool lost = false;
     std::size_t arrived = 0, meeting = 0;
     std::map<std::pair<int, int>, std::deque<std::shared_ptr<Letter>>> letters;
@@ -219,8 +222,6 @@ class ThreadNccl : public NcclApi {
     std::shared_ptr<Group> group;
     int rank = 0;
     int splits = 0;
-    const void* input = nullptr;
-    int said[2] = {0, 0};
     // Guarded by the group's mutex.
     std::deque<Work> works;
     bool working = false, stopping = false, failed = false;
@@ -228,7 +229,7 @@ class ThreadNccl : public NcclApi {
 
     NcclResult state() const {
       if (failed) return NcclResult::remote_error;
-      const bool all = group->joined == static_cast<int>(group->ranks.size());
+      const bool all = group->joined == group->ranks;
       if (!all && group->lost) return NcclResult::remote_error;
       return working || !works.empty() || !all ? NcclResult::in_progress : NcclResult::success;
     }
@@ -243,7 +244,7 @@ class ThreadNccl : public NcclApi {
     bool barrier() {
       std::unique_lock lock(group->mutex);
       const auto meeting = group->meeting;
-      if (++group->arrived == group->ranks.size()) {
+      if (++group->arrived == group->ranks) {
         group->arrived = 0;
         ++group->meeting;
         group->changed.notify_all();
@@ -252,19 +253,30 @@ class ThreadNccl : public NcclApi {
       if (group->meeting == meeting) fail();
       return group->meeting != meeting;
     }
-    // `look` sees every rank's input, in rank order; afterwards all may write.
-    bool meet(const std::function<void(Comm&)>& look) {
+    // `look` sees what every rank brings, in rank order, until the meeting is over; afterwards all may write.
+    bool meet(const void* data, std::size_t bytes, const std::function<void(int rank, const char* theirs)>& look) {
+      const auto* begin = static_cast<const char*>(data);
+      {
+        std::lock_guard lock(group->mutex);
+        group->brought[static_cast<std::size_t>(rank)] = std::make_shared<const std::vector<char>>(begin, begin + bytes);
+      }
       if (!barrier()) return false;
-      for (auto* other : group->ranks) look(*other);
+      std::vector<std::shared_ptr<const std::vector<char>>> brought;
+      {
+        std::lock_guard lock(group->mutex);
+        brought = group->brought;
+      }
+      for (std::size_t r = 0; r < brought.size(); ++r) look(static_cast<int>(r), brought[r]->data());
       return barrier();
     }
-    void reduce(const void* data, std::size_t offset, void* output, std::size_t count, NcclType type, NcclOp op) {
-      input = data;
+    /// `given` elements are brought, of which `count` from `offset` bytes on are added up.
+    void reduce(const void* data, std::size_t given, std::size_t offset, void* output, std::size_t count, NcclType type,
+                NcclOp op) {
       std::vector<const void*> inputs;
       std::vector<char> result(count * bytes_of(type));
-      if (!meet([&](Comm& other) {
-            inputs.push_back(static_cast<const char*>(other.input) + offset);
-            if (inputs.size() < group->ranks.size()) return;
+      if (!meet(data, given * bytes_of(type), [&](int, const char* theirs) {
+            inputs.push_back(theirs + offset);
+            if (inputs.size() < group->ranks) return;
             void* target = result.data();
             ReduceTask task;
             task.element = element_of(type);
@@ -338,8 +350,8 @@ class ThreadNccl : public NcclApi {
     }
     auto& group = *own->group;
     std::lock_guard lock(group.mutex);
-    group.ranks.resize(static_cast<std::size_t>(world_size));
-    group.ranks[static_cast<std::size_t>(rank)] = own;
+    group.ranks = static_cast<std::size_t>(world_size);
+    group.brought.resize(group.ranks);
     ++group.joined;
     own->worker = std::thread([own] {
       std::unique_lock inside(own->group->mutex);
