@@ -133,8 +133,8 @@ class ThreadNccl : public NcclApi {
   }
   NcclResult reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, int root,
                     NcclComm comm, NcclStream) override {
-    return enqueue(comm,
-                   [=](Comm& own) { own.reduce(input, count, 0, own.rank == root ? output : nullptr, count, type, op); });
+    return enqueue(
+        comm, [=](Comm& own) { own.reduce(input, count, 0, own.rank == root ? output : nullptr, count, type, op); });
   }
   NcclResult all_gather(const void* input, void* output, std::size_t count, NcclType type, NcclComm comm,
                         NcclStream) override {
@@ -258,7 +258,8 @@ class ThreadNccl : public NcclApi {
       const auto* begin = static_cast<const char*>(data);
       {
         std::lock_guard lock(group->mutex);
-        group->brought[static_cast<std::size_t>(rank)] = std::make_shared<const std::vector<char>>(begin, begin + bytes);
+        group->brought[static_cast<std::size_t>(rank)] =
+            std::make_shared<const std::vector<char>>(begin, begin + bytes);
       }
       if (!barrier()) return false;
       std::vector<std::shared_ptr<const std::vector<char>>> brought;
