@@ -206,7 +206,7 @@ TEST_CASE("[T07] a browser shows the records of the live page, and text from a j
     const auto svg = dom->substr(begin, dom->find("</svg>", begin) - begin);
     CHECK_THAT(svg, Catch::Contains("<line class=\"mark\"") && Catch::Contains(" at step 30\"") &&
                         Catch::Contains(">step</text>"));
-    const auto line = svg.find("<polyline class=\"c0\" points=\"");
+    const auto line = svg.find(R"(<polyline class="c0" points=")");
     REQUIRE(line != std::string::npos);
     const auto points = svg.substr(line, svg.find("</polyline>", line) - line);
     CHECK(std::count(points.begin(), points.end(), ',') == 30);

@@ -66,6 +66,7 @@ TEST_CASE("[L03] nccl: a collective waits for the caller's stream and the caller
   FakeDevice::release();
   communicator.wait_on_host("vote");
   CHECK((host_waits() == waits + 1));
+  pause_between_looks(std::chrono::steady_clock::now());
   CHECK(prctl(PR_GET_TIMERSLACK) == 1'000);  // it wakes when it is to
 }
 
@@ -104,16 +105,18 @@ TEST_CASE("[L03] nccl: an error that NCCL finds in the background breaks the com
   FakeDevice::release();
 }
 
-TEST_CASE("[L03] nccl: tensors live until the device is done with them", "[nccl]") {
+TEST_CASE("[L03] nccl: tensors' memory lives until the device is done with it, and their graphs do not", "[nccl]") {
   FakeDevice::reset();
   Watched watched;
   FakeDevice::hold();
   auto tensor = FakeDevice::tensor(4, at::kFloat);
-  const auto alive = c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr());
+  const auto alive = tensor.storage().getWeakStorageImpl();
+  const auto graph = c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr());
   watched.flights.add(flying(4), DeviceStream::from_pool(FakeDevice::device(), true), {tensor});
   tensor = at::Tensor();
   watched.flights.look();
   CHECK_FALSE(alive.expired());
+  CHECK(graph.expired());  // it may hold the communicator, whose flights these are
   CHECK((watched.flights.count() == 1));
   FakeDevice::release();
   watched.flights.look();
