@@ -158,7 +158,7 @@ void add_members(std::vector<std::string>& lines, const MetricRecord& membership
   }
 }
 
-// Newest first, each as a whole, in at most so many rows.
+// Newest first, each as a whole, in at most `rows` rows.
 void add_events(std::vector<std::string>& lines, const std::vector<MetricRecord>& records, std::size_t columns,
                 std::size_t rows, double now) {
   lines.emplace_back("events, newest first");

@@ -14,7 +14,7 @@ namespace troupe::cuda {
 namespace {
 
 constexpr std::int64_t kMaskBlocks = 2048, kHashBlocks = 2048;
-constexpr int kHashWords = 8;  // of a thread, at least, if there are so many
+constexpr int kHashWords = 8;  // of a thread, if there are enough
 constexpr int kAtOnce = 4;     // loads that are under way in a thread of check_kernel
 
 template <class T, int kCount>

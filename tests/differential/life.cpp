@@ -21,7 +21,6 @@
 #include "tests/differential/optimizers.hpp"
 #include "tests/differential/owing_hook.hpp"
 #include "tests/differential/samples.hpp"
-#include "tests/support/fake_device.hpp"
 
 namespace troupe::differential {
 namespace {
@@ -118,7 +117,6 @@ class Life {
   std::shared_ptr<Net> make_net() const {
     auto net = std::make_shared<Net>(job_);
     fill(*net, job_);
-    if (rank_.device() == test::FakeDevice::device()) test::FakeDevice::place(*net);
     if (job_.frozen != "toggled") freeze(*net, job_, 0);  // else once it is distributed
     return net;
   }

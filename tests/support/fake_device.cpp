@@ -304,14 +304,4 @@ at::Tensor FakeDevice::tensor(std::int64_t numel, at::ScalarType dtype) {
       memory->data(), {numel}, [memory](void*) {}, at::TensorOptions().dtype(dtype).device(device()), device());
 }
 
-void FakeDevice::place(torch::nn::Module& module) {
-  const c10::InferenceMode no_graph(false);
-  const at::NoGradGuard no_grad;
-  const auto move = [](const at::Tensor& tensor) {  // the module's own handles keep their tensor
-    if (tensor.is_cpu()) tensor.unsafeGetTensorImpl()->shallow_copy_from(tensor.to(device()).getIntrusivePtr());
-  };
-  for (const auto& parameter : module.parameters()) move(parameter);
-  for (const auto& buffer : module.buffers()) move(buffer);
-}
-
 }  // namespace troupe::test

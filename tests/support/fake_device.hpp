@@ -1,6 +1,5 @@
 #pragma once
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include <string>
 #include <vector>
@@ -69,9 +68,6 @@ class FakeDevice {
   static void fail_allocation(std::int64_t bytes, std::int64_t from = 0);
   /// Throws c10::OutOfMemoryError where it is that one.
   static void note_allocation(std::int64_t bytes);
-  /// Moves a module's parameters and buffers there, in place: Module::to does so for LibTorch's own devices only. Not
-  /// after a backward.
-  static void place(torch::nn::Module& module);
   /// (numel,) on this device, zeros.
   static at::Tensor tensor(std::int64_t numel, at::ScalarType dtype);
 };

@@ -17,37 +17,24 @@ namespace {
 
 constexpr std::int64_t kWidth = 8, kLayers = 4;
 
-// Module::to moves to LibTorch's own devices only.
-struct PlacedLinearImpl : troupe::nn::LinearImpl {
-  explicit PlacedLinearImpl(c10::Device device) : LinearImpl(kWidth, kWidth) {
-    weight = parameters_["weight"] = weight.detach().to(device).requires_grad_();
-    bias = parameters_["bias"] = bias.detach().to(device).requires_grad_();
-  }
+struct LayerImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return x + down(torch::tanh(up(x))); }
+  troupe::nn::Linear up = register_module("up", troupe::nn::Linear(kWidth, kWidth)),
+                     down = register_module("down", troupe::nn::Linear(kWidth, kWidth));
 };
+TROUPE_BLOCK(Layer);
 
-struct PlacedLayerImpl : torch::nn::Module {
-  explicit PlacedLayerImpl(c10::Device device)
-      : up(register_module("up", std::make_shared<PlacedLinearImpl>(device))),
-        down(register_module("down", std::make_shared<PlacedLinearImpl>(device))) {}
-  at::Tensor forward(const at::Tensor& x) const { return x + down->forward(torch::tanh(up->forward(x))); }
-  std::shared_ptr<PlacedLinearImpl> up, down;
-};
-TROUPE_BLOCK(PlacedLayer);
-
-struct PlacedNetImpl : torch::nn::Module {
-  explicit PlacedNetImpl(c10::Device device) {
+struct LayersImpl : torch::nn::Module {
+  LayersImpl() {
     const auto list = register_module("layers", std::make_shared<torch::nn::ModuleListImpl>());
-    for (std::int64_t i = 0; i < kLayers; ++i) {
-      layers.emplace_back(device);
-      list->push_back(layers.back());
-    }
+    for (std::int64_t i = 0; i < kLayers; ++i) list->push_back(layers.emplace_back());
   }
   // (B, T, kWidth) -> the same
   at::Tensor forward(at::Tensor x) {
     for (auto& layer : layers) x = layer(x);
     return x;
   }
-  std::vector<PlacedLayer> layers;
+  std::vector<Layer> layers;
 };
 
 struct Ran {
@@ -80,7 +67,7 @@ Ran train_placed(const Config& config, bool on_device, std::int64_t breaks_at = 
   const auto data = std::make_shared<TensorDataset>(input, input.cumsum(1).sin());
   const auto body = [&](Rank& rank) {
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
-    const auto model = testing::make_seeded<PlacedNetImpl>(3, rank.device());
+    const auto model = testing::make_seeded<LayersImpl>(3);
     rank.distribute(model);
     const auto optimizer = rank.make_optimizer(*model);
     const auto loss_of = [&](const Batch& batch) {

@@ -98,12 +98,7 @@ struct MeshRun {
     auto stream = rank.loader(data);
     while (const auto batch = stream.next()) {
       between(rank, *module);
-      try {
-        if (!of_step.take(rank, batch, loss_of, steps_at_once)) continue;
-      } catch (const Error& error) {
-        rank.recover(error);
-        continue;
-      }
+      if (!of_step.take(rank, batch, loss_of, steps_at_once)) continue;
       const auto report = rank.step(*optimizer);
       if (report.repeat) continue;
       std::lock_guard lock(mutex_);
