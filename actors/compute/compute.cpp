@@ -187,6 +187,7 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
     try {
       make_strategy_of_rank();
       core_.strategy->attach(core_.model);
+      fault_point("distribute", steps_done());
       begin_generation();
       core_.protocol.must_heal() ? heal() : go_back();
       break;
@@ -203,8 +204,7 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
 }
 
 void Compute::make_strategy_of_rank() {
-  core_.strategy = make_strategy(core_.strategy_context(core_.protocol.must_heal()));
-  core_.protocol.keeps_snapshots(core_.capability<Snapshots>() != nullptr);
+  core_.make_strategy();
   late_ = LateVote::is_wanted(core_) ? std::make_unique<LateVote>(core_, losses_, votes_) : nullptr;
   early_.check_options();
   runner_.prepare(late_.get());

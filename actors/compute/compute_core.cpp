@@ -5,11 +5,21 @@
 #include <set>
 
 #include "actors/strategy/demand_shares.hpp"
+#include "actors/strategy/snapshots.hpp"
 #include "tensor_io/base/trace.hpp"
 #include "tensor_io/layers/module_code.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
 
 namespace troupe {
+
+/// Where a parameter lies, and its sizes: a strategy that cuts it changes one of them. Keeps no memory.
+struct ComputeCore::Place {
+  at::Tensor parameter;
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  std::vector<std::int64_t> sizes;
+};
+
+ComputeCore::~ComputeCore() = default;
 
 ComputeCore::ComputeCore(caf::actor_system& system, ComputeOptions of_rank)
     : options(std::move(of_rank)), protocol(options.process), mailbox(system, protocol, options.timeout) {
@@ -46,7 +56,26 @@ void ComputeCore::take_model(std::shared_ptr<torch::nn::Module> taken) {
       code_hash = code_hash * 1099511628211ull + code->file_hash();
   }
   for (auto& [name, parameter] : unique_parameters(*model)) {
+    places_.push_back({parameter, parameter.storage().getWeakStorageImpl(), parameter.sizes().vec()});
     if (!parameter.requires_grad()) frozen_.emplace_back(name, parameter);
+  }
+}
+
+void ComputeCore::make_strategy() {
+  expect_values();
+  strategy = troupe::make_strategy(strategy_context(protocol.must_heal()));
+  protocol.keeps_snapshots(capability<Snapshots>() != nullptr);
+}
+
+void ComputeCore::expect_values() const {
+  if (protocol.must_heal()) return;  // those who have them give them
+  for (const auto& place : places_) {
+    if (place.parameter.storage().unsafeGetStorageImpl() == place.storage._unsafe_get_target() &&
+        place.parameter.sizes() == place.sizes)
+      continue;
+    protocol.fail(ErrorCode::state_lost, "distribute",
+                  "a rank was lost while the others cut the model into parts, and none has all of it any more",
+                  "start again with --resume auto");
   }
 }
 

@@ -45,10 +45,15 @@ struct ComputeCore {
  private:
   // Above `strategy`, which may use them to its end.
   NamedTensors frozen_;  // did not require a gradient when the model was distributed
+  struct Place;
+  std::vector<Place> places_;  // of the parameters, as the program gave them
+
+  void expect_values() const;
   std::vector<std::string> notices_;
 
  public:
   ComputeCore(caf::actor_system& system, ComputeOptions of_rank);
+  ~ComputeCore();
   ComputeCore(const ComputeCore&) = delete;
   ComputeCore& operator=(const ComputeCore&) = delete;
 
@@ -74,8 +79,11 @@ struct ComputeCore {
   /// Throws Error(usage) of this rank and step.
   [[noreturn]] void refuse(const char* place, const std::string& cause, const std::string& remedy) const;
 
-  /// Takes the model, and remembers which of its parameters are frozen.
+  /// Takes the model, and remembers which of its parameters are frozen, and where they lie.
   void take_model(std::shared_ptr<torch::nn::Module> taken);
+  /// The strategy that gets the model next. Throws Error(state_lost) if the ranks' own values are to be trained, and a
+  /// strategy that was interrupted has cut this rank's.
+  void make_strategy();
   /// Throws Error(usage) if a frozen parameter is trained now: a strategy lays out gradients when it gets the model.
   void refuse_unfrozen() const;
   /// The strategy's context in this generation.

@@ -304,7 +304,7 @@ TEST_CASE(
     "[L05] fault 40: a rank that is killed at any place of a step is replaced, and the job ends with the same bits") {
   const std::string strategy = GENERATE("ddp", "fsdp");
   for (const std::string place : {"data", "forward", "backward", "buckets", "collective", "reduced", "vote", "voted",
-                                  "committed", "optimizer", "save", "end"}) {
+                                  "committed", "optimizer", "save", "end", "distribute"}) {
     const std::string rank = place[0] % 2 == 0 ? "first" : "last";  // now this one, now that
     right({R"({"ranks": 2, "cells": 2, "norm": "batch", "dropout": 0.25, "bucket_mb": 0.001, "loop": "framework",
                "validate": 7, "event": "kill", "strategy": ")" +
@@ -345,6 +345,18 @@ TEST_CASE("[L05] what PowerSGD owes after a committed step is still owed when th
 TEST_CASE("[L05] sharded ranks that lose one in their first step go back to buffers that no forward has moved") {
   right(
       {R"({"ranks": 2, "strategy": "fsdp", "norm": "batch", "event": "kill", "kill_at": "optimizer", "hurt_step": 0})"});
+}
+
+// Another try would train what the first has left of the parameters.
+TEST_CASE("[L04] a rank that is lost while the others cut the model for the first time: all begin again") {
+  for (const std::string strategy :
+       {R"("ddp")", R"("zero1")", R"("fsdp", "odd": "strided")", R"("fsdp/gathered")",
+        R"("fsdp/gathered", "device": "fake", "dtype": "float32")", R"("hybrid_shard")",
+        R"("tensor_parallel/dp=2,tp=2", "dtype": "float32")", R"("pipeline/dp=2,pp=2", "dtype": "float32")"}) {
+    for (const std::string event : {"kill", "net", "all"})
+      right({R"({"ranks": 4, "cells": 2, "kill_at": "distribute", "event": ")" + event + R"(", "strategy": )" +
+             strategy + "}"});
+  }
 }
 
 TEST_CASE("[U04] each validation is right, also where a replica is lost after it or a signal cuts it off") {

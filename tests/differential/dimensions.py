@@ -69,7 +69,7 @@ DIMENSIONS = {
     "resume_ranks": [0, 1, 2],
     "resume_batch": [0, 12, 24],
     "resume_strategy": ["", "ddp", "fsdp", "zero1", "local_sgd", "diloco", "gossip"],
-    "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data", "buckets", "reduced", "save", "validate", "end"],
+    "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data", "buckets", "reduced", "save", "validate", "end", "distribute"],
     "hurt_step": [3, 0, 6],
     "hurt_rank": ["last", "first"],
     "again": ["none", "other", "newcomer"],
@@ -404,7 +404,7 @@ def settle_once(job):
         simple("kill_at")
     if job["kill_at"] == "validate" and (job["validate"] == 0 or trains_apart(job)):  # whose parts of the loss go by the rank
         simple("kill_at")
-    if job["kill_at"] in ("validate", "end"):  # the run's last
+    if job["kill_at"] in ("validate", "end", "distribute"):  # the run's last, and its first
         simple("hurt_step")
         job["again"] = "newcomer" if job["again"] == "newcomer" else "none"
     if job["kill_at"] == "save" or 0 < job["max_steps"] <= job["hurt_step"]:
@@ -435,8 +435,8 @@ def settle_once(job):
         simple("event")  # of which the number of ranks is fixed
     if job["event"] == "lose" and job["strategy"] not in ("ddp", *APART):  # they may run steps again, with fewer ranks
         simple("dropout", "norm", *uneven)
-        if job["hurt_step"] == 0:  # before there is a copy of its shard
-            simple("hurt_step")
+        if job["hurt_step"] == 0 or job["kill_at"] == "distribute":  # before there is a copy of its shard
+            simple("hurt_step", "kill_at")
         if job["amp"] == "fp16":  # what is beyond f16 goes by a rank's number of samples
             simple("amp")
         if job["unused"] in ("rank", "data"):
@@ -450,7 +450,7 @@ def settle_once(job):
         simple("kill_at")
     # If a rank dies in or just behind an outer step, time decides which of the others have done it.
     if kills(job) and is_local(job):
-        early = job["kill_at"] in ("backward", "forward", "vote", "data")
+        early = job["kill_at"] in ("distribute", "backward", "forward", "vote", "data")
         if job["overlap"] > 0:
             job["sync_every"] = 3
             simple("fragments", "comm_hook")
