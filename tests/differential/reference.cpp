@@ -23,7 +23,8 @@ constexpr double kLargestHalf = 65504;
 
 class PlainRun {
  public:
-  PlainRun(const Job& job, const Order& order, double rounding) : job_(job), data_(job_, order), rounding_(rounding) {
+  PlainRun(const Job& job, const Order& order, double rounding, std::uint64_t noise)
+      : job_(job), data_(job_, order), rounding_(rounding), noise_(at::detail::createCPUGenerator(noise)) {
     replicas_.emplace_back(job);
     disturb_parameters(replicas_.front());
     if (job.comm_hook == "powersgd") hook_ = std::make_unique<ReferencePowerSgd>(job.powersgd_rank);
@@ -366,7 +367,7 @@ class PlainRun {
   Job job_;
   ReferenceData data_;
   const double rounding_;
-  at::Generator noise_ = at::detail::createCPUGenerator(1);
+  at::Generator noise_;
   std::vector<Replica> replicas_;
   std::unique_ptr<StepsApart> outer_;
   std::unique_ptr<ReferenceHook> hook_;
@@ -379,6 +380,8 @@ class PlainRun {
 
 }  // namespace
 
-Outcome reference(const Job& job, const Order& order, double rounding) { return PlainRun(job, order, rounding).run(); }
+Outcome reference(const Job& job, const Order& order, double rounding, std::uint64_t noise) {
+  return PlainRun(job, order, rounding, noise).run();
+}
 
 }  // namespace troupe::differential
