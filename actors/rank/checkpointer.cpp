@@ -106,6 +106,12 @@ void CheckpointerState::ended(const SaveEnded& ended) {
   answer(ended);
 }
 
+// Only for this rank, which ends. What it has written stays: the others may make a checkpoint of it, and the
+// directory's next owner clears away what is left.
+void CheckpointerState::failed(const CheckpointFailed& failed) {
+  if (requester && failed.step == under_way.step) caf::anon_send(std::exchange(requester, nullptr), failed);
+}
+
 void CheckpointerState::answer(const SaveEnded& ended) {
   if (!requester) return;
   if (ended.report.code == ErrorCode::ok) {
@@ -143,6 +149,7 @@ Checkpointer::behavior_type make_checkpointer(Checkpointer::stateful_pointer<Che
             if (supervisor) caf::anon_send(supervisor, CheckpointPublished{{}, self->state.publish(order)});
           },
           [self](const SaveEnded& ended) { self->state.ended(ended); },
+          [self](const CheckpointFailed& failed) { self->state.failed(failed); },
           [self](const InjectFault&) { self->state.disk_full = true; }};
 }
 

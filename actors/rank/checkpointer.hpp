@@ -16,8 +16,9 @@ namespace troupe {
 /// training goes on either way. The credit is one: the sender waits for the answer before it sends the next part, so at
 /// most one snapshot is in memory. On anon_send_exit it first finishes the write under way and earlier messages; on
 /// exit_reason::kill it does not wait.
-using Checkpointer = caf::typed_actor<caf::reacts_to<SaveCheckpoint>, caf::reacts_to<PublishCheckpoint>,
-                                      caf::reacts_to<SaveEnded>, caf::reacts_to<InjectFault>>;
+using Checkpointer =
+    caf::typed_actor<caf::reacts_to<SaveCheckpoint>, caf::reacts_to<PublishCheckpoint>, caf::reacts_to<SaveEnded>,
+                     caf::reacts_to<CheckpointFailed>, caf::reacts_to<InjectFault>>;
 
 struct CheckpointerOptions {
   std::string directory;
@@ -50,6 +51,7 @@ struct CheckpointerState {
   void save(Self self, const SaveCheckpoint& request);
   SaveEnded publish(const PublishCheckpoint& order);
   void ended(const SaveEnded& ended);
+  void failed(const CheckpointFailed& failed);
   void end(Self self, const caf::exit_msg& exit);
 
  private:

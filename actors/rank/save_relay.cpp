@@ -13,7 +13,8 @@ void SaveRelay::end(const SaveEnded& ended) {
 }
 
 void SaveRelay::fail(const ErrorReport& reason) {
-  if (part_) end(failed_save(part_->attempt, reason));
+  if (part_) tell_checkpointer(CheckpointFailed{part_->attempt.step, reason});
+  part_.reset();
 }
 
 }  // namespace troupe

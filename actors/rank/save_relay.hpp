@@ -21,7 +21,8 @@ class SaveRelay {
   /// Not kept if its save has ended: `part` may be of the next one.
   void part_saved(const PartSaved& part);
   void end(const SaveEnded& ended);
-  /// Ends the save whose part this rank has written, if there is one.
+  /// This rank waits no longer for the end of the save whose part it has written, if there is one. The others may still
+  /// make a checkpoint of it.
   void fail(const ErrorReport& reason);
 
   /// This rank's part, until its save has ended.

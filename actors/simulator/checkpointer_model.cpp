@@ -6,8 +6,14 @@
 
 namespace troupe::simulator {
 
-void CheckpointerModel::answer(const SaveEnded& ended) {
+void CheckpointerModel::answer(const SaveEnded& ended) const {
   if (requester && ended.attempt == under_way) caf::anon_send(requester, SaveAnswered{ended.attempt, ended.report});
+}
+
+void CheckpointerModel::ended(const SaveEnded& ended) {
+  const bool failed = ended.report.code != ErrorCode::ok;
+  if (failed && publishes && ended.attempt == under_way && ended.attempt != publishing) job->give_up(ended.attempt);
+  answer(ended);
 }
 
 void CheckpointerModel::written(const SavePart& save) {
@@ -29,6 +35,7 @@ void CheckpointerModel::written(const SavePart& save) {
 
 void CheckpointerModel::publish(const PublishCheckpoint& order) {
   const auto ended = failed_save(order.attempt, job->publish(order.attempt, order.ranks, *process));
+  publishing = {};
   if (ended.report.code == ErrorCode::ok && !publishes) job->unlock_directory();
   if (!job->comes_to(*rank, *process, "published", order.attempt.step)) return;
   const bool temporary =
@@ -64,11 +71,16 @@ caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, J
       },
       [self](const DiskWrote& wrote) { self->state.written(wrote.save); },
       [self, disk_time](const PublishCheckpoint& order) {
+        self->state.publishing = order.attempt;
         if (self->state.job->comes_to(*self->state.rank, *self->state.process, "publish", order.attempt.step))
           self->delayed_send(self, disk_time(), DiskPublishes{order});
       },
       [self](const DiskPublishes& message) { self->state.publish(message.order); },
-      [self](const SaveEnded& ended) { self->state.answer(ended); },
+      [self](const SaveEnded& ended) { self->state.ended(ended); },
+      [self](const CheckpointFailed& failed) {
+        const auto& state = self->state;
+        if (failed.step == state.under_way.step) state.answer(failed_save(state.under_way, failed.report));
+      },
       [](const InjectFault&) {},
   };
 }

@@ -21,11 +21,13 @@ struct CheckpointerModel {
   RankSupervisorActor supervisor;
   Draw draw{0, {}};
   SaveAttempt under_way;
-  Time disk_free{};                              // the end of its present work
+  SaveAttempt publishing;  // comes before the end that is heard meanwhile, as on Checkpointer's thread
+  Time disk_free{};        // the end of its present work
   bool saved_before = false, publishes = false;  // was rank 0 at its first save, and holds the directory since
   caf::actor requester;
 
-  void answer(const SaveEnded& ended);
+  void answer(const SaveEnded& ended) const;
+  void ended(const SaveEnded& ended);
   void written(const SavePart& save);
   void publish(const PublishCheckpoint& order);
 };

@@ -503,9 +503,13 @@ ErrorReport Job::publish(const SaveAttempt& attempt, int ranks, Process& process
   return {ErrorCode::ok, -1, {}, attempt.step, {}, {}, {}};
 }
 
+void Job::give_up(const SaveAttempt& attempt) { parts_.erase(attempt.id); }
+
 void Job::save_alone(std::int64_t step, const ModelState& state, Process& process) {
   if (!lock_directory(process))
     return world_.log("step " + std::to_string(step) + " is not saved: another rank holds the directory");
+  if (latest_ && latest_->step > step)
+    return world_.log("step " + std::to_string(step) + " is not saved: the others have saved a later one");
   latest_ = SavedCheckpoint{step, 1, {{0, {step, state}}}};
   history_.published(*latest_, true);
   world_.log("latest is step " + std::to_string(step) + ", saved by a rank alone");

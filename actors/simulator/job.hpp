@@ -77,6 +77,7 @@ class Job {
   bool lock_directory(Process& process);  ///< false: another one holds it
   void unlock_directory() noexcept { publisher_ = nullptr; }
   ErrorReport publish(const SaveAttempt& attempt, int ranks, Process& process);
+  void give_up(const SaveAttempt& attempt);  ///< its parts are deleted
   void save_alone(std::int64_t step, const ModelState& state, Process& process);
 
  private:

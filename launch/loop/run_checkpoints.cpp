@@ -11,6 +11,7 @@
 #include "launch/process/rank_lines.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
+#include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/rank_state.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
 #include "tensor_io/checkpoint/stored_checkpoint.hpp"
@@ -62,7 +63,8 @@ RunCheckpoints::RunCheckpoints(Rank& rank, Optimizer& optimizer, std::shared_ptr
       parts_(parts_of(rank)),
       optimizer_(optimizer),
       lock_(std::move(lock)),
-      snapshot_(rank.config().staging_limit_mb << 20) {
+      snapshot_(rank.config().staging_limit_mb << 20),
+      latest_(latest_step(rank.config().checkpoint_dir)) {
   const auto& config = rank.config();
   if (config.after_save.empty()) return;
   const AfterSave::Milliseconds timeout(static_cast<std::int64_t>(1000 * config.after_save_timeout));
@@ -264,6 +266,13 @@ void RunCheckpoints::save_alone(const Position& position, bool best) {
   }
   await_end();
   const auto attempt = next_attempt();
+  // A rank that was cut off may learn late that nobody waits for it.
+  if (const auto theirs = saved_meanwhile(rank_.config().checkpoint_dir, attempt.step, latest_)) {
+    print_error_line("warning: step " + std::to_string(attempt.step) +
+                     " is not saved: the others have gone on without this rank, and saved step " +
+                     std::to_string(*theirs));
+    return;
+  }
   start_checkpointer(attempt, true);
   auto state = replicated_state(strategy, optimizer_);
   for (auto& tensor : parts_.own_state.tensors()) state.push_back(std::move(tensor));
@@ -300,6 +309,7 @@ bool RunCheckpoints::await(bool copied, std::chrono::seconds at_most) {
   system_of(rank_).compute().mailbox().actor().receive(
       [&](CheckpointSaved& saved) {
         last_path_ = saved.path;
+        latest_ = saved.step;
         under_way_ = false;
         failure_.reset();
         if (!saved.warning.empty() && rank_.is_main()) print_error_line("warning: " + saved.warning);

@@ -40,7 +40,7 @@ class RunCheckpoints {
   /// Collective. A copy now, the disk in the background. Waits for the save before it.
   void save(const Position& position, bool best);
   /// Not collective: this rank alone, when there are no others any more. Waits for the disk. Saves nothing, and reports
-  /// that, if the others held a part of the state.
+  /// that, if the others held a part of the state, or have gone on without this rank and saved a later step.
   void save_alone(const Position& position, bool best);
   /// Whether the save that is under way has ended by now; waits for nothing.
   void look();
@@ -72,6 +72,7 @@ class RunCheckpoints {
   int saves_ = 0;
   bool under_way_ = false, lost_ = false;
   std::string last_path_;
+  std::optional<std::int64_t> latest_;  // that this rank knows of
   std::optional<ErrorReport> failure_;
 };
 

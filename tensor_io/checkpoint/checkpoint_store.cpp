@@ -98,6 +98,20 @@ std::optional<std::int64_t> read_pointer(const std::string& directory, const std
   return step;
 }
 
+std::optional<std::int64_t> latest_step(const std::string& directory) {
+  try {
+    return read_pointer(directory, "latest");
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<std::int64_t> saved_meanwhile(const std::string& directory, std::int64_t step,
+                                            std::optional<std::int64_t> known) {
+  const auto latest = latest_step(directory);
+  return latest && *latest > step && latest != known ? latest : std::nullopt;
+}
+
 std::string path_meant(const std::string& path) {
   std::error_code error;
   const auto real = fs::canonical(path, error);

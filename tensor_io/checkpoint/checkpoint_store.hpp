@@ -62,6 +62,11 @@ std::string pointer_text(std::int64_t step);
 /// The step that `directory`/`name` points to; nothing if that file is missing; Error(bad_data) if it is
 /// damaged.
 std::optional<std::int64_t> read_pointer(const std::string& directory, const std::string& name);
+/// Of `latest`; nothing if that file is missing, or damaged.
+std::optional<std::int64_t> latest_step(const std::string& directory);
+/// The latest step in `directory`, if another rank has saved it since it was `known`, and it is later than `step`.
+std::optional<std::int64_t> saved_meanwhile(const std::string& directory, std::int64_t step,
+                                            std::optional<std::int64_t> known);
 /// Resolves a user's path to a checkpoint or a model: links are followed, and a file that names a checkpoint
 /// (`checkpoints/best`) means that one. Throws Error(bad_data) if that name is damaged, or leads nowhere.
 std::string path_meant(const std::string& path);

@@ -197,6 +197,24 @@ TEST_CASE("[C02] a part that cannot be written fails the save on all ranks, and 
   CHECK(std::filesystem::is_empty(job.scratch.path()));
 }
 
+TEST_CASE("[C02] of a save whose rank 0 ends before it is published another rank makes a checkpoint") {
+  Fixture job;
+  const auto first = job.start(job.scratch.path()), second = job.start(job.scratch.path(), nullptr, false);
+  for (const int rank : {0, 1}) {
+    job.save(rank == 0 ? first : second, part_of(small_state(10), rank));
+    CHECK(job.wait_for<PartSaved>().report.code == ErrorCode::ok);
+  }
+  job.self->send(first, CheckpointFailed{9, {.code = ErrorCode::device_lost}});  // another one's
+  job.self->send(first, CheckpointFailed{10, {.code = ErrorCode::device_lost}});
+  CHECK(job.wait_for<CheckpointFailed>().step == 10);
+  caf::anon_send_exit(first, caf::exit_reason::user_shutdown);
+  job.wait_for_end(first);
+  job.self->send(second, PublishCheckpoint{job.attempt(10), 2, false});
+  CHECK(job.wait_for<CheckpointPublished>().ended.saved.path == job.scratch / "step-00000010");
+  caf::anon_send_exit(second, caf::exit_reason::user_shutdown);
+  job.wait_for_end(second);
+}
+
 TEST_CASE("[C02] live tensors are given back when they are written") {
   Fixture rank;
   const auto checkpointer = rank.start(rank.scratch.path());

@@ -20,6 +20,14 @@ SaveEnded end_of(const std::string& id) {
 
 }  // namespace
 
+TEST_CASE("[C02] a rank that ends does not end the save of which it has written a part") {
+  SaveRelay relay;
+  relay.part_saved(part_of("a"));
+  relay.fail({.code = ErrorCode::device_lost});
+  CHECK_FALSE(relay.part());
+  CHECK_FALSE(relay.ended());
+}
+
 TEST_CASE("[C02] a restarted coordinator hears of the part whose save has not ended, and of the last end") {
   SaveRelay relay;
   relay.part_saved(part_of("a"));

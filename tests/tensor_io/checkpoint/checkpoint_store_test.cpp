@@ -26,6 +26,21 @@ using Names = std::set<std::string>;
 
 }  // namespace
 
+TEST_CASE("[C02] a rank that was cut off does not put its step in the place of a later one that others have saved") {
+  const ScratchDirectory scratch;
+  CHECK(saved_meanwhile(scratch.path(), 57, std::nullopt) == std::nullopt);
+  WholeStateWriter writer(scratch.path(), 3);
+  writer.save(small_state(50), true);
+  CHECK(latest_step(scratch.path()) == 50);
+  CHECK(saved_meanwhile(scratch.path(), 57, 50) == std::nullopt);
+  writer.save(small_state(60), true);
+  CHECK(saved_meanwhile(scratch.path(), 57, 50) == 60);
+  CHECK(saved_meanwhile(scratch.path(), 57, std::nullopt) == 60);
+  CHECK(saved_meanwhile(scratch.path(), 57, 60) == std::nullopt);  // of a run that began at an earlier step
+  write_text(scratch / "latest", "x");
+  CHECK(latest_step(scratch.path()) == std::nullopt);
+}
+
 TEST_CASE("[C01] a saved state comes back bit by bit: model, optimizer, scaler, RNG, cursor, epoch, step") {
   const ScratchDirectory scratch;
   WholeStateWriter writer(scratch / "a/b", 3);
