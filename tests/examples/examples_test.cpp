@@ -39,7 +39,8 @@ TEST_CASE("[E01] the image classifier learns real handwritten digits from the sh
   CHECK(last_number(done.output, "accuracy ") > 80);  // per cent of the 359 held out; guessing gives 10
 }
 
-TEST_CASE("[U05] a program of ten lines names as many digits right as the validation of the checkpoint it loads") {
+TEST_CASE("[U05] a program of ten lines names as many digits right as the validation of the checkpoint it loads",
+          "[share]") {
   testing::ScratchDirectory folder;
   const std::string config = TROUPE_SOURCE_DIR "/examples/image_classifier/digits.toml";
   const auto trained =

@@ -46,7 +46,8 @@ std::string base_file(const testing::ScratchDirectory& folder) {
 
 }  // namespace
 
-TEST_CASE("[U05] averaged weights are validated, and the run ends five epochs after its best, also if it was resumed") {
+TEST_CASE("[U05] averaged weights are validated, and the run ends five epochs after its best, also if it was resumed",
+          "[share]") {
   const testing::ScratchDirectory folder;
   const std::vector<std::string> settings{"--checkpoint_dir", folder / "checkpoints"};
   const auto whole = run_recipe("average_weights", settings);

@@ -140,7 +140,7 @@ TEST_CASE("[C05] Python's torch.load opens what convert writes, and convert open
   }
 }
 
-TEST_CASE("[R9] troupe checkpoint takes the names of checkpoints and links wherever it takes a path") {
+TEST_CASE("[R9] troupe checkpoint takes the names of checkpoints and links wherever it takes a path", "[share]") {
   const Saved saved;
   namespace fs = std::filesystem;
   fs::create_directory_symlink(saved.directory(), saved.scratch / "link");
@@ -189,7 +189,7 @@ TEST_CASE("[R10] troupe checkpoint convert names the file of a folder that is mi
   CHECK_THAT(whole.output, Contains("2 tensors") && Contains("passed over") && Contains("'other.safetensors'"));
 }
 
-TEST_CASE("[C03] troupe checkpoint refuses what it does not understand in one line") {
+TEST_CASE("[C03] troupe checkpoint refuses what it does not understand in one line", "[share]") {
   const Saved saved;
   const auto refused = [](const std::vector<std::string>& words, int code, const std::string& why) {
     const auto finished = checkpoint(words);

@@ -103,7 +103,7 @@ TEST_CASE(
   CHECK_THAT(done.output, Catch::Contains("--resume latest goes on") && !Catch::Contains("the coordinator died"));
 }
 
-TEST_CASE("[L07] a job with a time limit saves before it is over") {
+TEST_CASE("[L07] a job with a time limit saves before it is over", "[share]") {
   Launch job(2, {"--epochs", "100000", "--pause_ms", "100"}, {"--time-limit", "20"});
   const auto done = job.finish();
   INFO(done.output);

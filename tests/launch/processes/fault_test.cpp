@@ -331,7 +331,7 @@ TEST_CASE(
   CHECK(processes_of(launch.folder().path()).empty());
 }
 
-TEST_CASE("[L05] fault 25: a loader that stands still on one rank is waited for") {
+TEST_CASE("[L05] fault 25: a loader that stands still on one rank is waited for", "[share]") {
   const Run run(4, {}, "", {"--fail_rank", "1", "--fail_how", "load_stall"});
   INFO(run.output);
   CHECK(run.recoveries().empty());
@@ -339,8 +339,8 @@ TEST_CASE("[L05] fault 25: a loader that stands still on one rank is waited for"
   check_bits(run, undisturbed());
 }
 
-TEST_CASE(
-    "[L05] fault 25: a loader that stands still for longer than the deadline is named, and the same ranks go on") {
+TEST_CASE("[L05] fault 25: a loader that stands still for longer than the deadline is named, and the same ranks go on",
+          "[share]") {
   const Run run(4, {}, "", {"--fail_rank", "1", "--fail_how", "load_stall", "--collective_timeout", "2"});
   INFO(run.output);
   CHECK_THAT(run.output, Catch::Contains("is interrupted: ") && Catch::Contains("rank 1 did not come within 2000 ms"));
@@ -506,8 +506,8 @@ TEST_CASE(
   CHECK(processes_of(job.folder.path()).empty());
 }
 
-TEST_CASE(
-    "[L04] fault 44: what a job becomes that a host leaves has the bits of one that was planned to shrink there") {
+TEST_CASE("[L04] fault 44: what a job becomes that a host leaves has the bits of one that was planned to shrink there",
+          "[share]") {
   const std::vector<std::string> strategy =
       GENERATE(std::vector<std::string>{"--strategy", "ddp"}, std::vector<std::string>{"--strategy", "fsdp"},
                // Without moments: a resumed replica takes rank 0's.

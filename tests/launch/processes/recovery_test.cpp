@@ -69,7 +69,7 @@ TEST_CASE(
   check_bits(run, reference);
 }
 
-TEST_CASE("[L05] a rank killed while the ranks share new memory is replaced") {
+TEST_CASE("[L05] a rank killed while the ranks share new memory is replaced", "[share]") {
   const Run run(4, {}, "slot=" + std::to_string(GENERATE(0, 3)) + ",step=-1,at=allocate");  // before the first step
   INFO(run.output);
   CHECK(run.recoveries().size() == 1);
@@ -103,7 +103,8 @@ TEST_CASE("[L05] ranks whose buffers differ outlive one of them: the newcomer ge
 }
 
 // The optimizer is healed when it is first needed; each rank writes a share of its state.
-TEST_CASE("[L05] a rank that comes in after the last step saves the optimizer's state of the others, not its own") {
+TEST_CASE("[L05] a rank that comes in after the last step saves the optimizer's state of the others, not its own",
+          "[share]") {
   const int slot = GENERATE(0, 3);
   const Run run(4, {}, "slot=" + std::to_string(slot) + ",step=31,at=optimizer");
   INFO(run.output);
@@ -111,7 +112,7 @@ TEST_CASE("[L05] a rank that comes in after the last step saves the optimizer's 
   check_bits(run, undisturbed());
 }
 
-TEST_CASE("[L05] a rank killed during a save is replaced, and the checkpoint is written") {
+TEST_CASE("[L05] a rank killed during a save is replaced, and the checkpoint is written", "[share]") {
   const int slot = GENERATE(0, 2);
   const Run run(4, {}, "slot=" + std::to_string(slot) + ",step=16,at=save");
   INFO(run.output);
@@ -198,7 +199,8 @@ TEST_CASE("[L05] with too few ranks left the job saves and ends with exit code 7
   CHECK(load_checkpoint(launch.folder() / "checkpoints", "latest").state.step == 11);
 }
 
-TEST_CASE("[R07] a program that ends of the same in two lives of a rank ends the job, which saves what there is") {
+TEST_CASE("[R07] a program that ends of the same in two lives of a rank ends the job, which saves what there is",
+          "[share]") {
   struct Case {
     std::string how, cause;
     std::vector<std::string> more = {};
@@ -286,7 +288,8 @@ TEST_CASE("[L05] fault 40: --chaos hurts simulated ranks by the same schedule as
 }
 
 // This seed comes for rank 0 within 2 s of the first step.
-TEST_CASE("[L05] --chaos nan: gradients that are not numbers cost one step on all ranks alike, or end the job") {
+TEST_CASE("[L05] --chaos nan: gradients that are not numbers cost one step on all ranks alike, or end the job",
+          "[share]") {
   const bool skip = GENERATE(true, false);
   INFO(skip);
   Launch launch(3,

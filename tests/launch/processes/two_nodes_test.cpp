@@ -117,7 +117,7 @@ TEST_CASE("[S4] a coordinator that fails three times goes round three other port
         std::vector<int>{65'533, 65'533, 65'533, 65'535, 65'530, 65'529, 65'533, 65'535, 65'530, 65'529});
 }
 
-TEST_CASE("[S4] fault 41: all nodes of a job find the coordinator whose port another process has taken") {
+TEST_CASE("[S4] fault 41: all nodes of a job find the coordinator whose port another process has taken", "[share]") {
   TwoNodes job({"--pause_ms", "20", "--epochs", "30"});
   REQUIRE(job.zero.wait_for("step 10/"));
   const auto coordinator = testing::process_of("troupe", "coordinator", job.zero.pid());
@@ -141,7 +141,8 @@ TEST_CASE("[S4] fault 41: all nodes of a job find the coordinator whose port ano
   CHECK(testing::lives_in(other.output)["rank 1"] == 2);
 }
 
-TEST_CASE("[L04] fault 44: a node that is to leave and gets a second signal ends at once, as that signal has it") {
+TEST_CASE("[L04] fault 44: a node that is to leave and gets a second signal ends at once, as that signal has it",
+          "[share]") {
   TwoNodes job({"--pause_ms", "4000", "--epochs", "1", "--max_steps", "2"});
   REQUIRE(job.zero.wait_for("step 1/"));
   REQUIRE(job.one.wait_for("[rank 1] pid "));

@@ -134,7 +134,8 @@ TEST_CASE("[R02] a run that does not resume leaves another run's checkpoints as 
   }
 }
 
-TEST_CASE("[R02] a second job with the checkpoint folder of one that trains is refused before it builds a model") {
+TEST_CASE("[R02] a second job with the checkpoint folder of one that trains is refused before it builds a model",
+          "[share]") {
   testing::Launch first(2, {"--epochs", "500", "--pause_ms", "20", "--log_interval", "1"});
   REQUIRE(first.wait_for("step 3/"));
   const ScratchDirectory other;
@@ -292,7 +293,7 @@ TEST_CASE("[R01] a run folder that holds another run's records is refused, unles
   CHECK(testing::read_text(run + "/metrics.jsonl").starts_with(files.at(run + "/metrics.jsonl")));
 }
 
-TEST_CASE("[R01] a run that is resumed goes on in its folder and as itself, however it is started") {
+TEST_CASE("[R01] a run that is resumed goes on in its folder and as itself, however it is started", "[share]") {
   for (const auto& start : {kAlone, kSimulated, launched({"--nproc", "2"}), launched({"--hosts", "localhost:2"})}) {
     const ScratchDirectory folder;
     CAPTURE(start);
