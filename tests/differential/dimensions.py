@@ -272,7 +272,6 @@ def settle_once(job):
             simple("tie")
     if job["device"] != "cpu":
         simple("backend")  # NCCL, and for tensors of the CPU whatever fits
-        simple("amp")  # LibTorch's casts are none of the fake device's operators
         if any_phase(job, keeps_parts):
             simple("touched")  # a parameter that is not there is the device's end: docs/gpu.md, Absent parameters
     if job["event"] != "resume":

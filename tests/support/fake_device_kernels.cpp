@@ -199,10 +199,22 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
-TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m){KERNEL_PRIVATEUSEONE(addmm, lower_precision_fp)}
-
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
+// Of what LibTorch casts on CPUs, the layers that tests have; layer_norm as on CUDA, since the fallback takes one type.
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+  KERNEL_PRIVATEUSEONE(addmm, lower_precision_fp);
+  KERNEL_PRIVATEUSEONE(mm, lower_precision_fp);
+  KERNEL_PRIVATEUSEONE(bmm, lower_precision_fp);
+  KERNEL_PRIVATEUSEONE(matmul, lower_precision_fp);
+  KERNEL_PRIVATEUSEONE(linear, lower_precision_fp);
+  KERNEL_PRIVATEUSEONE(conv2d, lower_precision_fp);
+  KERNEL_PRIVATEUSEONE(conv2d, padding, lower_precision_fp);
+  KERNEL_PRIVATEUSEONE(layer_norm, fp32);
+  KERNEL_PRIVATEUSEONE(mse_loss, fp32);
+  KERNEL_PRIVATEUSEONE(nll_loss, fp32);
+  KERNEL_PRIVATEUSEONE(cross_entropy_loss, fp32);
+  KERNEL_PRIVATEUSEONE(cat, promote);
 }
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>()); }
 
 }  // namespace troupe::test
