@@ -220,7 +220,7 @@ void check_registered_names(const Config& config, const HelpOptions& options) {
     const auto where = source == config.sources.end() ? setting : source->second;
     const bool named = where == setting || where == "--" + setting || where == variable_of(setting);
     throw Error(ErrorCode::usage, where,
-                (named ? "" : setting + ": ") + "'" + displayable(value) + "' is none that this program knows",
+                (named ? "" : setting + ": ") + "'" + displayable(value) + "' is not known to this program",
                 remedy_for_name(value, names));
   }
 }

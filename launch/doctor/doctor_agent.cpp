@@ -82,7 +82,7 @@ void DoctorSession::greet(std::chrono::seconds patience) {
     if (!line) break;
     if (*line == kGreeting) return;
   }
-  throw Error(ErrorCode::unavailable, "doctor's agent", "it does not answer", "look at its host");
+  throw Error(ErrorCode::unavailable, "doctor's agent", "it does not answer", "check its host");
 }
 
 std::string DoctorSession::ask(const std::string& request, const std::string& expected, std::chrono::seconds patience) {

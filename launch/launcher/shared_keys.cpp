@@ -22,7 +22,7 @@ std::string of_node(const std::string& folder, int node) { return folder + "/nod
 
 [[noreturn]] void refuse(const std::string& folder, const std::error_code& failure) {
   throw Error(ErrorCode::io, folder, failure.message(),
-              "the keys of an srun job lie below --run-dir; or give it --keys DIR");
+              "an srun job keeps its keys below --run-dir: choose another one, or give --keys DIR");
 }
 
 }  // namespace

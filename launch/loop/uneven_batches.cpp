@@ -37,7 +37,7 @@ void UnevenLoop::check_settings() const {
            "take batches from rank.loader");
   }
   if (compute.shares_per_rank() > 1) {
-    refuse(config.strategy + " lets ranks do unequally many batches of a step itself",
+    refuse(config.strategy + " already gives ranks different numbers of batches in a step",
            "take them from rank.loader, or set staleness to 0 and server_shares to 1");
   }
 }
@@ -126,8 +126,8 @@ UnevenLoop::Answer UnevenLoop::begin_round() {
   const auto weight = agree(samples, answer);
   if (!weight) return answer;
   if (!has_batch()) {
-    throw Error(ErrorCode::usage, "uneven", "this rank has no batch at all, others have",
-                "give each rank one at least");
+    throw Error(ErrorCode::usage, "uneven", "this rank has no batch, and others have some",
+                "give each rank at least one");
   }
   begun_.emplace_back(round_, rank_->steps_done());
   while (begun_.front().first < keep_from()) begun_.pop_front();

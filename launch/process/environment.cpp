@@ -19,7 +19,7 @@ std::optional<long> number(const Get& get, const char* name, long minimum, long 
   if (error != std::errc() || end != value.data() + value.size() || parsed < minimum || parsed > maximum) {
     throw Error(
         ErrorCode::usage, std::string("environment variable ") + name,
-        "'" + value + "' is no whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum));
+        "'" + value + "' is not a whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum));
   }
   return parsed;
 }

@@ -301,7 +301,7 @@ class Suite {
           options_.strategy, kRanks, kEpochs, {{slot++ % kRanks, {place.name, place.step, ChaosKind::kill, 0ms}}}};
       const auto outcome = outcome_of(trial);
       if (!ends_well(trial, outcome)) continue;
-      if (place.always && outcome.generations < 2) fail(trial, "nobody was killed");
+      if (place.always && outcome.generations < 2) fail(trial, "no rank was killed");
       if (outcome.replicas_equal && options_.same_bits)
         same_bits(trial, outcome, undisturbed(trial.strategy, trial.ranks, trial.epochs));
       near_one_rank(trial, outcome);

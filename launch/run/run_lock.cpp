@@ -90,7 +90,7 @@ void point_latest_to(const std::string& folder, int slot) {
   const auto there = fs::symlink_status(link, failure);
   if (fs::exists(there) && !fs::is_symlink(there)) {
     std::fprintf(stderr,
-                 "note: %s is no link but a run's own, of an older version, and stays as it is; this run is in %s\n",
+                 "note: %s is a run's folder of an older version, not a link, and stays as it is; this run is in %s\n",
                  link.c_str(), displayable(folder, 200).c_str());
     return;
   }
@@ -107,7 +107,7 @@ void refuse_records_in(const std::string& folder) {
   const auto records = folder + "/metrics.jsonl";
   if (!fs::is_regular_file(records, failure) || fs::file_size(records, failure) == 0) return;
   throw Error(ErrorCode::usage, displayable(folder, 200), "it holds another run's metrics.jsonl",
-              "another --run_dir starts a new run, --resume latest goes on with that one");
+              "choose another --run_dir for a new run, or continue that one with --resume latest");
 }
 
 }  // namespace troupe

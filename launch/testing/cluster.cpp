@@ -415,7 +415,7 @@ TrainedRun Cluster::train(const Job& job, const Settings& settings) const {
     const auto& missed = run.missed()[0];
     throw Error(ErrorCode::usage, missed.to_code(),
                 missed.hits_message() ? "it never came: no such message was sent" + types_of(missed.message, run)
-                                      : "it never came: the rank did not come by that place",
+                                      : "it never came: the rank did not reach that place",
                 "steps count from 0, and the job made " + std::to_string(run.steps().size()));
   }
   return run;

@@ -211,7 +211,7 @@ const std::vector<Situation> kSituations{
      {},
      0,
      kTwoByTwo + "  asked to stop after 0 s\n"},
-    {"no Slurm job", {}, {}, 2, "troupe: --slurm: this is no Slurm job; use it inside sbatch, salloc or srun\n"},
+    {"no Slurm job", {}, {}, 2, "troupe: --slurm: this is not a Slurm job; use it inside sbatch, salloc or srun\n"},
 };
 
 std::string sorted_lines(std::string text) {  // the two streams come in either order

@@ -166,9 +166,9 @@ TEST_CASE("[L08] frames that CAF does not survive are seen however they are cut"
     std::string bytes;
     const char* why;
   };
-  const std::vector<Case> cases{{frame(0, 0), "the first frame is no handshake"},
+  const std::vector<Case> cases{{frame(0, 0), "the first frame is not a handshake"},
                                 {frame(1, 0), "a frame with the wrong length"},
-                                {frame(2, 3, "abc"), "the first frame is no handshake"},
+                                {frame(2, 3, "abc"), "the first frame is not a handshake"},
                                 {frame(7, 1), "no such operation in a frame"},
                                 {frame(255, 1), "no such operation in a frame"},
                                 {frame(1, 257), "a handshake that is too long"},

@@ -118,10 +118,10 @@ TEST_CASE("[L08] keys lie in a folder that only their user reads, and go with it
     ::chmod(path.c_str(), 0700);
     std::filesystem::rename(KeyFolder::key(path), path + "/kept");
     REQUIRE(::mkfifo(KeyFolder::key(path).c_str(), 0600) == 0);
-    CHECK_THROWS_WITH(KeyFolder::read(path), Catch::Contains("key.pem") && Catch::Contains("no regular file"));
+    CHECK_THROWS_WITH(KeyFolder::read(path), Catch::Contains("key.pem") && Catch::Contains("not a regular file"));
     std::filesystem::rename(path + "/kept", KeyFolder::key(path));
     std::ofstream(path + "/token") << "none";
-    CHECK_THROWS_WITH(KeyFolder::read(path), Catch::Contains("no token of 64"));
+    CHECK_THROWS_WITH(KeyFolder::read(path), Catch::Contains("not a token of 64"));
   }
   CHECK_FALSE(std::filesystem::exists(path));
   CHECK_THROWS_WITH(KeyFolder::read(path), Catch::Contains("is it a folder of a job's keys?"));

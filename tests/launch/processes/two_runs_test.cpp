@@ -86,7 +86,7 @@ void check_refused(const Finished& done, const std::string& folder) {
   INFO(done.output);
   CHECK(done.code == 2);
   CHECK_THAT(done.output, Catch::Contains(folder + " holds another run's checkpoints, the newest of step 16; ") &&
-                              Catch::Contains("--resume latest goes on from it, another --checkpoint_dir starts"));
+                              Catch::Contains("continue it with --resume latest, or choose another --checkpoint_dir"));
   CHECK(testing::count_of(done.output, "error: rank 0") == 1 + testing::count_of(done.output, "its last line"));
   CHECK_THAT(done.output, !Catch::Contains("model: "));
 }
@@ -235,7 +235,8 @@ TEST_CASE("[R01] a folder runs/latest of an older version stays as it is") {
   const auto done = run_in(folder, launched({"--nproc", "1"}) + Words{"--save_every", "-1"});
   INFO(done.output);
   CHECK(done.code == 0);
-  CHECK_THAT(done.output, Catch::Contains("note: runs/latest is no link") && Catch::Contains("stays as it is"));
+  CHECK_THAT(done.output, Catch::Contains("note: runs/latest is a run's folder of an older version") &&
+                              Catch::Contains("stays as it is"));
   CHECK(testing::read_text(folder / "runs/latest/metrics.jsonl") == "mine");
   CHECK(entries_in(folder / "runs").size() == 2);
 }
@@ -278,7 +279,7 @@ TEST_CASE("[R01] a run folder that holds another run's records is refused, unles
     const auto done = run_in(folder, words + elsewhere);
     INFO(done.output);
     CHECK(done.code == 2);
-    CHECK_THAT(done.output, Catch::Contains(run + ": it holds another run's metrics.jsonl; another --run_dir starts") &&
+    CHECK_THAT(done.output, Catch::Contains(run + ": it holds another run's metrics.jsonl; choose another --run_dir") &&
                                 Catch::Contains("--resume latest") && !Catch::Contains("model: "));
   }
   auto now = files_of(run);
@@ -419,7 +420,7 @@ TEST_CASE("[R06] a name is its IPv4 address; IPv6 and a name that nobody knows a
   CHECK(ipv4_address_of("127.0.0.3") == "127.0.0.3");
   CHECK(local_address_towards("localhost", 22) == "127.0.0.1");
   for (const char* address : {"::1", "[::1]", "fd00::7"})
-    CHECK_THROWS_WITH(ipv4_address_of(address), Catch::Contains(address) && Catch::Contains("IPv6 address alone"));
+    CHECK_THROWS_WITH(ipv4_address_of(address), Catch::Contains(address) && Catch::Contains("only an IPv6 address"));
   CHECK_THROWS_WITH(ipv4_address_of("no-such-host.invalid"), Catch::Contains("no-such-host.invalid"));
 
   const ScratchDirectory folder;
@@ -429,7 +430,7 @@ TEST_CASE("[R06] a name is its IPv4 address; IPv6 and a name that nobody knows a
     INFO(done.output);
     CHECK(done.code == 2);
     CHECK(testing::count_of(done.output, "\n") == 1);
-    CHECK_THAT(done.output, Catch::Contains("IPv6 address alone, and ranks speak IPv4"));
+    CHECK_THAT(done.output, Catch::Contains("only an IPv6 address, and ranks use IPv4"));
   }
   CHECK(!fs::exists(folder / "runs"));
 }
