@@ -193,7 +193,7 @@ int verify(const std::string& given) {
 int convert(const std::string& from, const std::string& to, bool all) {
   const bool plain = to.ends_with(".pt") || to.ends_with(".pth");
   if (!plain && !to.ends_with(".safetensors"))
-    throw Error(ErrorCode::usage, printable(to), "has an ending that names no format",
+    throw Error(ErrorCode::usage, printable(to), "has an ending that names no known format",
                 "end it in .safetensors, or in .pt for torch.load");
   const auto tensors = read_and_tell(from, all);
   if (plain) {

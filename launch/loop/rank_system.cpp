@@ -223,7 +223,7 @@ RankSystem::~RankSystem() {
             .rank = compute_->rank(),
             .actor = "compute",
             .step = compute_->steps_done(),
-            .cause = "the program left its loop before the loop had ended"});
+            .cause = "the program left its loop before its end"});
   shut_down();
 }
 
