@@ -25,10 +25,10 @@ void UnevenLoop::check_settings() const {
   if (!parts_->model) refuse("no model was distributed", "call rank.distribute(model) before the loop");
   if (config.grad_accum_steps > 1) {
     refuse("grad_accum_steps is " + std::to_string(config.grad_accum_steps),
-           "set it to 1: how much a micro-batch weighs is known only once the step's last one is");
+           "set it to 1: the weight of a micro-batch is known only when the step ends");
   }
   if (config.balance != "equal") {
-    refuse("balance is '" + config.balance + "', and here the program says how much each rank has",
+    refuse("balance is '" + config.balance + "', and with rank.uneven the program decides how much each rank has",
            "set balance to equal");
   }
   auto& compute = system_of(*rank_).compute();

@@ -271,7 +271,8 @@ void KeyFolder::require_private(const std::string& folder) {
   if (::lstat(folder.c_str(), &facts) != 0)
     throw Error(ErrorCode::io, folder, std::strerror(errno), "is it a folder of a job's keys?");
   if (!S_ISDIR(facts.st_mode) || (facts.st_mode & 077) != 0 || facts.st_uid != ::geteuid())
-    throw Error(ErrorCode::bad_data, folder, "it is not a folder of this user alone", "chmod 700, and make new keys");
+    throw Error(ErrorCode::bad_data, folder, "it is not a folder that only this user can access",
+                "chmod 700, and make new keys");
 }
 
 KeyFolder::KeyFolder(JobKeys keys) : keys_(std::move(keys)) {

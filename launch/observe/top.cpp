@@ -220,9 +220,9 @@ class PageFollower {
   /// What is to be said below the records, or nothing.
   std::string note() const {
     const auto times = std::to_string(unanswered_) + (unanswered_ == 1 ? " request" : " requests in a row");
-    if (ended()) return "the run's page is gone: no answer to " + times + "; above is what it said last";
+    if (ended()) return "the run's page is gone: no answer to " + times + "; its last state is above";
     return unanswered_ > 0
-               ? "no answer to " + times + "; asking again, " + std::to_string(kUnanswered) + " times in all"
+               ? "no answer to " + times + "; trying again, " + std::to_string(kUnanswered) + " times in all"
                : "";
   }
   std::string place() const { return "127.0.0.1:" + std::to_string(port_); }

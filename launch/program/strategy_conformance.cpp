@@ -270,9 +270,10 @@ class Suite {
       if (found != outcome.losses.end() &&
           std::bit_cast<std::uint64_t>(found->second) == std::bit_cast<std::uint64_t>(loss))
         continue;
-      return fail(trial, "the loss of step " + std::to_string(step) + " has other bits than in the undisturbed job");
+      return fail(trial,
+                  "the loss of step " + std::to_string(step) + " is not that of the undisturbed job, bit for bit");
     }
-    if (outcome.last != expected.last) fail(trial, "the last loss has other bits than in the undisturbed job");
+    if (outcome.last != expected.last) fail(trial, "the last loss is not that of the undisturbed job, bit for bit");
   }
 
   void converges() {

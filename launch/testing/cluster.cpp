@@ -89,7 +89,7 @@ std::optional<ChaosKind> chaos_of(ClusterFault::Kind kind) {
 
 void check_backend(const Config& config) {
   if (config.backend != kBackend)
-    throw Error(ErrorCode::usage, "backend", config.backend + " does not wait as the schedule has it",
+    throw Error(ErrorCode::usage, "backend", config.backend + " does not wait in the order of the schedule",
                 "leave it out, or make the cluster with .parallel = true");
 }
 

@@ -270,7 +270,7 @@ TEST_CASE("[K01] under srun a node waits for its keys, and takes none from a fol
   const auto done = node.finish();
   INFO(done.output);
   CHECK(done.code == (others ? 65 : 130));
-  if (others) CHECK_THAT(done.output, Catch::Contains("it is not a folder of this user alone"));
+  if (others) CHECK_THAT(done.output, Catch::Contains("it is not a folder that only this user can access"));
 }
 
 TEST_CASE("[K03] a log that is a pipe without a reader ends the launch, and does not hang it") {

@@ -289,13 +289,12 @@ TEST_CASE("[L08] the gate refuses strangers, says why, and counts them") {
   CHECK(link_failure(world, theirs) == kOtherKeys);
   // The right authority to trust, and a certificate of another's.
   CHECK(link_failure(world, {ours.authority, theirs.certificate, theirs.key, ours.token})
-            .find("does not take our keys") != std::string::npos);
+            .find("does not accept our keys") != std::string::npos);
   INFO(world.lines.all());
   CHECK(world.lines.wait_for("a certificate that is not the job's"));
   // A certificate of the job's with another token: stolen, or a job's before.
-  CHECK(
-      link_failure(world, {ours.authority, ours.certificate, ours.key, theirs.token}).find("does not take our keys") !=
-      std::string::npos);
+  CHECK(link_failure(world, {ours.authority, ours.certificate, ours.key, theirs.token})
+            .find("does not accept our keys") != std::string::npos);
   CHECK(world.lines.wait_for("a wrong token"));
   CHECK(world.inside.nobody());
 

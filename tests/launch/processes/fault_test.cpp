@@ -692,7 +692,7 @@ TEST_CASE("[L05] fault 38: with too few threads a job ends with an error that sa
     if (done.code == 0) continue;
     ++failed;
     CHECK_THAT(done.output,
-               Catch::Contains("Resource temporarily unavailable") || Catch::Contains("a library gave up"));
+               Catch::Contains("Resource temporarily unavailable") || Catch::Contains("a library ended the process"));
     CHECK_THAT(done.output, Catch::Contains("raise the limit of processes"));
   }
   CHECK(failed > 0);
