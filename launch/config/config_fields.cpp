@@ -170,7 +170,7 @@ const std::vector<ConfigField>& config_fields() {
                 "a command that rank 0 runs with /bin/sh for each checkpoint, once it is on disk: TROUPE_CHECKPOINT is "
                 "its folder, TROUPE_STEP its step; empty: none"}),
       per_rank({"checkpoint", "after_save_timeout", at(&Config::after_save_timeout),
-                "seconds after which that command is killed", 0.1, 604'800}),
+                "seconds after which that command is stopped", 0.1, 604'800}),
       per_rank({"checkpoint", "resume", at(&Config::resume),
                 "`latest`: the newest checkpoint of this program's newest run, or in the folder given; `auto`: the "
                 "same, or a new run if there is none; a run, RUN or RUN@STEP; a checkpoint's path"}),

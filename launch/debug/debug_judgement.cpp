@@ -58,7 +58,7 @@ DebugFinding finding_of_error(const DebugRun& run) {
   if (run.timed_out) {
     finding.found = std::to_string(run.ranks) + (run.ranks == 1 ? " rank" : " ranks") +
                     " did not finish the steps in time" + (run.error.empty() ? "" : ": " + run.error);
-    finding.remedy = "look where it waits; --timeout gives it more seconds";
+    finding.remedy = "look where it waits, or give it more seconds with --timeout";
     finding.page = "troubleshooting.md#a-rank-hangs-or-seems-to";
   } else if (run.error.empty()) {
     finding.found = "the program ended with " + run.ending + " and printed no error";

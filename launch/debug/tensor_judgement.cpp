@@ -62,7 +62,7 @@ void judge_equality(const InspectionRecord& first, const InspectionRecord& other
     if (i >= first.model.size() || i >= other.model.size()) {
       const auto& more = i < first.model.size() ? first : other;
       findings.push_back({DebugStep::tensors, Verdict::fail,
-                          more.model[i].name + " is in the model of rank " + std::to_string(more.rank) + " alone",
+                          more.model[i].name + " is only in the model of rank " + std::to_string(more.rank),
                           "build the same model on every rank", more.model[i].name, seeds});
       return;
     }

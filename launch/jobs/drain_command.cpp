@@ -38,7 +38,8 @@ int drain_command(const std::vector<std::string>& words) {
   const auto name = displayable(run, 200);
   const auto job = living_job_in(run);
   if (!job)
-    throw Error(ErrorCode::unavailable, name, "no job of yours on this host has this folder", "troupe ps lists them");
+    throw Error(ErrorCode::unavailable, name, "no job of yours on this host has this folder",
+                "see troupe ps for your jobs");
   const auto answer = ask_run(job->folder, "drain " + given[0]);
   if (answer.empty())
     throw Error(ErrorCode::usage, name, "its launcher has no list of hosts",

@@ -130,7 +130,7 @@ int attach_command(const std::vector<std::string>& words) {
   }
   if (failure || !job)
     throw Error(ErrorCode::unavailable, name, "no job of yours on this host has this folder",
-                "troupe ps lists them; `troupe report " + name + "` shows a run that is over");
+                "see troupe ps for your jobs, or troupe report " + name + " for a run that is over");
   if (!job->launched || !fs::exists(path, failure))
     throw Error(ErrorCode::usage, name, "its job prints to the terminal that it was started in",
                 "follow it with troupe top " + name);

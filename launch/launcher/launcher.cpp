@@ -61,7 +61,7 @@ int join_run(RankProcessOptions& ranks, const std::optional<JobKeys>& keys, Stop
     ranks.run = run_of(system, coordinator);
     const auto where = ranks.master_addr + ":" + std::to_string(ranks.coordinator_port);
     if (const auto other = difference(ranks.run.outline, outline); !other.empty())
-      throw Error(ErrorCode::usage, "--nnodes", "the job at " + where + " is another one: " + other,
+      throw Error(ErrorCode::usage, "--nnodes", "the job at " + where + " is a different one: " + other,
                   "start every node with the same settings; for another job use another --master-port");
     if (const auto why = ask_to_join(system, coordinator, ranks.run.job_id, ranks.host); !why.empty())
       throw Error(ErrorCode::usage, "--node-rank", "the job at " + where + " refuses: " + why,

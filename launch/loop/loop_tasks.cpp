@@ -237,7 +237,7 @@ void LoopTasks::report_end(const std::string& checkpoint) {
   if (checkpoints_ && rank_.stop_requested()) {
     const bool saved = !checkpoint.empty() && !checkpoints_->failure();
     parts_.records.note("notice", "stopped by a signal after step " + std::to_string(rank_.steps_done()) +
-                                      (saved ? "; --resume latest goes on" : ", which is not saved"));
+                                      (saved ? "; continue with --resume latest" : ", which is not saved"));
   }
   if (checkpoints_ && checkpoints_->failure()) throw Error(*checkpoints_->failure());
 }

@@ -142,7 +142,7 @@ std::string LoopTrace::gather(Communicator& communicator, const Membership& memb
   communicator.barrier(kLabel);
   written_ = steps;  // not before: if one dies meanwhile, rank 0 asks all the others again
   if (rank != 0) return {};
-  if (!file->problem().empty()) return "trace: it cannot be written: " + file->problem() + "; training goes on without";
+  if (!file->problem().empty()) return "trace: cannot be written: " + file->problem() + "; training goes on without it";
   auto line = describe_trace(file->path(), setting_, file->ranks(), began_with_);
   if (!no_operators_.empty()) line += "; no operators of rank 0: " + displayable(no_operators_, 200);
   return line;

@@ -121,13 +121,14 @@ void OwnState::check_equal() const {
     const auto number = static_cast<std::size_t>(same) * states_.size() / theirs.size();
     name = " '" + std::next(states_.begin(), static_cast<std::ptrdiff_t>(number))->first + "'";
   }
-  throw Error(ErrorReport{ErrorCode::mismatch,
-                          odd.front(),
-                          {},
-                          rank_.steps_done(),
-                          "state",
-                          "rank " + std::to_string(odd.front()) + " holds another state" + name + " than the others",
-                          "change it in the same way on all ranks, from values that are the same on all"});
+  throw Error(ErrorReport{
+      ErrorCode::mismatch,
+      odd.front(),
+      {},
+      rank_.steps_done(),
+      "state",
+      "the state" + name + " of rank " + std::to_string(odd.front()) + " differs from that of the other ranks",
+      "change it in the same way on all ranks, from values that are the same on all"});
 }
 
 std::string OwnState::names() const {

@@ -117,7 +117,7 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
     auto name = std::make_shared<std::string>();
     events.greeted = [self = shared_from_this(), place, greeted, name, certificate](const std::string& node) {
       const auto [holder, is_new] = self->holders.try_emplace(node, Holder{certificate});
-      if (holder->second.certificate != certificate) return "the name of another process that is here";
+      if (holder->second.certificate != certificate) return "the name of another process that is connected";
       ++holder->second.connections;
       *name = node;
       *greeted = true;

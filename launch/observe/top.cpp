@@ -193,7 +193,7 @@ class PageFollower {
             httplib::Error::Canceled) {  // rank 0 is being replaced, or the run is over and took its page along
       if (asked_) return ++unanswered_, lines_.records();
       throw Error(ErrorCode::unavailable, place(), "no answer there",
-                  "start the run with --metrics_port N, and ask on the host of rank 0");
+                  "start the run with --metrics_port N, and run this on the host of rank 0");
     }
     const auto json =
         answer && answer->status == 200 ? nlohmann::json::parse(answer->body, nullptr, false) : nlohmann::json();

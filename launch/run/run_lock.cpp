@@ -46,12 +46,12 @@ void RunLock::take() {
   const auto path = normal(folder_);
   if (path.filename() == kLatest && path.parent_path().filename() == kRunsFolder)
     throw Error(ErrorCode::usage, "run_dir", "'" + displayable(folder_, 200) + "' is the link to the newest run",
-                "leave it out, and the run makes a folder of its own, or name another");
+                "leave it out for a new folder, or name another one");
   std::error_code failure;
   fs::create_directories(folder_, failure);
   if (failure) fail(folder_, failure.value());
   auto lock = std::make_unique<FolderLock>(folder_ + "/lock", folder_ + "/lock", displayable(folder_, 200),
-                                           "give each run a --run-dir of its own, or leave it out");
+                                           "give each run its own --run-dir, or leave it out");
   if (begins_) refuse_records_in(folder_);
   lock->sign();
   lock_ = std::move(lock);

@@ -317,7 +317,7 @@ TEST_CASE("[U06] no variable of the launcher's is taken for a setting of the pro
   for (const auto& name : {"TROUPE_SLOT", "TROUPE_RESTARTS", "TROUPE_CHECKPOINT"}) ::unsetenv(name);
   for (const auto* taken : {"slot", "restarts", "checkpoint", "node", "step"}) {
     CHECK_THROWS_WITH(config.declare(taken, std::int64_t{1}, ""),
-                      Catch::Contains("the launcher has another use for TROUPE_") &&
+                      Catch::Contains("the launcher already uses TROUPE_") &&
                           Catch::Contains("choose another name than '" + std::string(taken) + "'"));
   }
 }

@@ -121,7 +121,7 @@ TEST_CASE("[R12] a run that is stopped and saves nothing promises no resume") {
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 130);
-  CHECK_THAT(done.output, Catch::Contains("which is not saved") && !Catch::Contains("--resume latest goes on"));
+  CHECK_THAT(done.output, Catch::Contains("which is not saved") && !Catch::Contains("continue with --resume latest"));
 }
 
 TEST_CASE("[T06] fault 34: a launcher that is killed leaves no orphan") {

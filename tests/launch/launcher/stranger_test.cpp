@@ -177,7 +177,7 @@ TEST_CASE("[L8] another job's node with the same port and keys is turned away, a
     const auto stranger = testing::RunningProcess(words).finish();
     INFO(stranger.output);
     CHECK(stranger.code == 2);
-    CHECK_THAT(stranger.output, Catch::Contains("the job at 127.0.0.1:" + port + " is another one: ") &&
+    CHECK_THAT(stranger.output, Catch::Contains("the job at 127.0.0.1:" + port + " is a different one: ") &&
                                     Catch::Contains(difference) && Catch::Contains("another --master-port"));
     CHECK(std::count(stranger.output.begin(), stranger.output.end(), '\n') == 1);
   }

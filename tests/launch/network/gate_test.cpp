@@ -342,7 +342,7 @@ TEST_CASE("[K01] a process goes by its own name: that of another one that is her
   const int liar = connect(others);
   send_all(liar, greeting("node a"));
   CHECK(ends(liar));
-  CHECK(world.lines.wait_for("the name of another process that is here"));
+  CHECK(world.lines.wait_for("the name of another process that is connected"));
   const int liar_inside = world.inside.accept();
   CHECK(receive(liar_inside, 1).empty());  // CAF has not seen a byte of it
   // The process itself may come again before its first connection is known to be broken, and later others may.

@@ -155,7 +155,7 @@ TEST_CASE("[R02] a second job with the checkpoint folder of one that trains is r
   INFO(fourth.output);
   CHECK(fourth.code == 69);
   CHECK_THAT(fourth.output, Catch::Contains(first.folder() / "run") && Catch::Contains(": another job (process ") &&
-                                Catch::Contains(" since ") && Catch::Contains("give each run a --run-dir of its own"));
+                                Catch::Contains(" since ") && Catch::Contains("give each run its own --run-dir"));
   first.signal(SIGTERM);
   CHECK(first.finish().code == 143);
 }
@@ -255,7 +255,7 @@ TEST_CASE("[R01] a second job with the run folder of one that trains is refused,
     CHECK(second.code == 69);
     CHECK_THAT(second.output,
                Catch::Contains(folder + ": another job (process " + std::to_string(first.pid()) + " on ") &&
-                   Catch::Contains("--run-dir of its own"));
+                   Catch::Contains("give each run its own --run-dir"));
     CHECK(!fs::exists(other / "c/latest"));
   }
   CHECK(testing::read_text(folder + "/rank0.log").starts_with(log));

@@ -310,7 +310,7 @@ TEST_CASE("[U04] at a save the state that differs is named, and the rank") {
           .train(job,
                  {.max_steps = 2, .batch_size = 24, .more = {{"checkpoint_dir", folder.path()}, {"save_every", "1"}}});
   CHECK(run.exit_code() != 0);
-  CHECK_THAT(run.error(), Catch::Contains("rank 2 holds another state 'history' than the others"));
+  CHECK_THAT(run.error(), Catch::Contains("the state 'history' of rank 2 differs from that of the other ranks"));
 }
 
 TEST_CASE("[U04] a validation that a signal cuts off is done by the run that goes on, before its first step") {
