@@ -356,7 +356,7 @@ int execute(std::vector<std::string> command, const std::string& remedy) {
 int become(const std::string& name, const std::vector<std::string>& words) {
   std::vector<std::string> command{(std::filesystem::path(own_path()).parent_path() / name).string()};
   command.insert(command.end(), words.begin(), words.end());
-  return execute(std::move(command), "it is built and installed with this command");
+  return execute(std::move(command), "build or install Troupe again: the program comes with this command");
 }
 
 // Becomes Python with a module of Troupe's package: beside an installed command, or in this command's own source tree.

@@ -62,9 +62,8 @@ TEST_CASE("[C03] a command whose other half is missing says so") {
   std::filesystem::copy_file(TROUPE_PROGRAM, folder / "troupe");
   const auto done = testing::RunningProcess({folder / "troupe", "checkpoint", "ls", folder.path()}).finish();
   CHECK(done.code == 69);
-  CHECK_THAT(
-      done.output,
-      Catch::Contains("troupe-checkpoint: No such file or directory; it is built and installed with this command"));
+  CHECK_THAT(done.output, Catch::Contains("troupe-checkpoint: No such file or directory; build or install Troupe "
+                                          "again: the program comes with this command"));
 }
 
 TEST_CASE("[E03] troupe new writes a project named after its folder, and nothing where something is") {
