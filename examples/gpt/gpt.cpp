@@ -21,13 +21,13 @@ void check(const GptOptions& o) {
   const auto refuse = [](const std::string& field, const std::string& cause) {
     throw troupe::Error(troupe::ErrorCode::usage, field, cause);
   };
-  if (o.n_layer < 1 || o.n_head < 1 || o.n_embd < 1) refuse("n_layer, n_head, n_embd", "each is at least 1");
-  if (o.block_size < 1 || o.vocab_size < 2) refuse("block_size, vocab_size", "at least 1 and 2");
+  if (o.n_layer < 1 || o.n_head < 1 || o.n_embd < 1) refuse("n_layer, n_head, n_embd", "each must be at least 1");
+  if (o.block_size < 1 || o.vocab_size < 2) refuse("block_size, vocab_size", "they must be at least 1 and 2");
   if (o.n_embd % o.n_head != 0)
     refuse("n_embd", std::to_string(o.n_embd) + " can't be divided among " + std::to_string(o.n_head) + " heads");
   if (o.rotary && o.n_embd / o.n_head % 2 != 0)
     refuse("positions", "rotary ones need an even number of channels in a head");
-  if (o.dropout < 0 || o.dropout >= 1) refuse("dropout", "it is from 0 to below 1");
+  if (o.dropout < 0 || o.dropout >= 1) refuse("dropout", "it must be from 0 to below 1");
 }
 
 }  // namespace

@@ -26,9 +26,9 @@ using troupe::ErrorCode;
 void declare(Config& config) {
   config.tensor_plan = kGptPlan;
   config.declare("vocab_size", std::int64_t{256}, "256: bytes of text; the tokenizer's for .bin shards (GPT-2: 50257)");
-  config.declare("block_size", std::int64_t{128}, "tokens of a sample, the most that the model looks back on");
+  config.declare("block_size", std::int64_t{128}, "tokens of a sample, the context length of the model");
   config.declare("token_bits", std::int64_t{0},
-                 "16 or 32, of .bin shards without a header; 0: 16, unless their ids speak against it");
+                 "bits of a token in .bin shards without a header, 16 or 32; 0: 16, unless the ids do not fit");
   config.declare("n_layer", std::int64_t{4}, "transformer layers");
   config.declare("n_head", std::int64_t{4}, "attention heads");
   config.declare("n_embd", std::int64_t{128}, "channels");
@@ -36,10 +36,10 @@ void declare(Config& config) {
   config.declare("positions", std::string("learned"), "learned or rotary");
   config.declare("tied_head", true, "the output layer is the embedding, transposed");
   config.declare("generate", std::string(),
-                 "go on from this prompt with a checkpoint's model (--resume), instead of training");
+                 "continue this prompt with the model of a checkpoint (--resume), instead of training");
   config.declare("max_new_tokens", std::int64_t{200}, "tokens to generate");
-  config.declare("temperature", 0.8, "of the draw; 0: always the likeliest token");
-  config.declare("top_k", std::int64_t{40}, "draw from the so many likeliest tokens; 0: from all");
+  config.declare("temperature", 0.8, "of sampling; 0: always the likeliest token");
+  config.declare("top_k", std::int64_t{40}, "sample from this many of the likeliest tokens; 0: from all");
 }
 
 Error wrong(const std::string& field, const std::string& cause) { return Error(ErrorCode::usage, field, cause); }
@@ -67,7 +67,7 @@ troupe::Datasets data(const Config& config) {
   options.block_size = config.get<std::int64_t>("block_size");
   options.vocab_size = config.get<std::int64_t>("vocab_size");
   options.token_bits = config.get<std::int64_t>("token_bits");
-  if (options.block_size < 1) throw wrong("block_size", "it is at least 1");
+  if (options.block_size < 1) throw wrong("block_size", "it must be at least 1");
   if (config.data != "tokens" && config.sources.contains("data"))
     throw wrong("data", "a language model reads tokens, not " + config.data);
   std::istringstream list(config.data_dir);
@@ -137,7 +137,7 @@ Config with_model_of(Config config, const troupe::TrainingState& state) {
   for (const char* name : {"vocab_size", "block_size", "n_layer", "n_head", "n_embd", "positions", "tied_head"}) {
     if (!written.is_object() || !written.contains(name)) {
       throw Error(ErrorCode::mismatch, "resume",
-                  std::string("the checkpoint's config has no ") + name + ": it is of another program");
+                  std::string("the checkpoint's config has no ") + name + ": it is from another program");
     }
     troupe::set_config_value(config, name,
                              written[name].is_string() ? written[name].get<std::string>() : written[name].dump(),
@@ -165,9 +165,9 @@ void generate_text(const Config& settings) {
   sampling.temperature = config.get<double>("temperature");
   sampling.top_k = config.get<std::int64_t>("top_k");
   sampling.seed = config.seed;
-  if (sampling.temperature < 0) throw wrong("temperature", "it is at least 0");
+  if (sampling.temperature < 0) throw wrong("temperature", "it must be at least 0");
   if (sampling.max_new_tokens < 1 || sampling.top_k < 0)
-    throw wrong("max_new_tokens, top_k", "they are at least 1 and 0");
+    throw wrong("max_new_tokens, top_k", "they must be at least 1 and 0");
   const auto options = model_options(config);
   const auto ids = encode(prompt, options.vocab_size);
   Gpt model(options);

@@ -62,7 +62,7 @@ void declare(troupe::Config& config) {
   config.lr = 0.005;
   config.init_allow_missing = true;  // the file has no adapters
   config.declare("adapter_rank", std::int64_t{2}, "rank of the adapters; 0: none, all weights are trained");
-  config.declare("shift", 0.0, "of the wave that is learned");
+  config.declare("shift", 0.0, "of the wave to learn");
 }
 
 int main(int argc, char** argv) {

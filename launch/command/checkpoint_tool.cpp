@@ -174,7 +174,7 @@ int verify(const std::string& given) {
     paths.push_back(path);
   } else {
     for (const auto& entry : list_checkpoints(path)) paths.push_back(entry.path);
-    if (paths.empty()) throw Error(ErrorCode::usage, printable(path), "is no checkpoint and holds none");
+    if (paths.empty()) throw Error(ErrorCode::usage, printable(path), "is not a checkpoint and contains none");
   }
   int code = 0;
   for (const auto& folder : paths) {
@@ -193,7 +193,8 @@ int verify(const std::string& given) {
 int convert(const std::string& from, const std::string& to, bool all) {
   const bool plain = to.ends_with(".pt") || to.ends_with(".pth");
   if (!plain && !to.ends_with(".safetensors"))
-    throw Error(ErrorCode::usage, printable(to), "says no format", "end it in .safetensors, or in .pt for torch.load");
+    throw Error(ErrorCode::usage, printable(to), "has an ending that names no known format",
+                "end it in .safetensors, or in .pt for torch.load");
   const auto tensors = read_and_tell(from, all);
   if (plain) {
     save_plain_archive(to, tensors);

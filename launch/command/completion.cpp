@@ -88,7 +88,7 @@ std::string completion_script(const std::string& shell) {
   if (shell == "bash") return with_lists(kBash);
   if (shell == "zsh") return with_lists(kZsh);
   if (shell == "fish") return with_lists(kFish);
-  throw Error(ErrorCode::usage, "troupe completion", "'" + shell.substr(0, 40) + "' is none of bash, zsh and fish",
+  throw Error(ErrorCode::usage, "troupe completion", "'" + shell.substr(0, 40) + "' is not bash, zsh or fish",
               "source <(troupe completion bash)");
 }
 

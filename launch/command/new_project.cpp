@@ -53,8 +53,8 @@ std::string name_of(const fs::path& folder) {
       std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; }) &&
       name != "test" && name != "install" && name != "all" && name != "clean" && name != "help" && name != "package";
   if (!good) {
-    throw Error(ErrorCode::usage, "troupe new", "'" + displayable(name) + "' is no name for a program",
-                "name the folder with letters, digits, _ and -, a letter first");
+    throw Error(ErrorCode::usage, "troupe new", "'" + displayable(name) + "' is not a valid program name",
+                "use letters, digits, _ and -, and begin with a letter");
   }
   return name;
 }
@@ -91,7 +91,7 @@ int new_project_command(const std::vector<std::string>& words, const std::string
   if (fs::exists(fs::symlink_status(folder, error)) &&
       (!fs::is_directory(folder, error) || !fs::is_empty(folder, error))) {
     throw Error(ErrorCode::usage, "troupe new",
-                displayable(folder.string()) + " is there already, and not an empty folder",
+                displayable(folder.string()) + " already exists and is not an empty folder",
                 "choose another name; nothing was written");
   }
   fs::create_directories(folder, error);
@@ -115,8 +115,8 @@ int new_project_command(const std::vector<std::string>& words, const std::string
   std::printf("%s: %s\n", folder.c_str(), list.c_str());
   if (!built && !has_cmake_package(prefix)) {
     std::printf(
-        "this Troupe has no headers and libraries that a program builds against: a wheel brings none.\n"
-        "install the .deb, or build Troupe from source, and run that one's `troupe new`\n");
+        "this Troupe has no headers and libraries to build a program against: a wheel does not include them.\n"
+        "install the .deb, or build Troupe from source, and run its `troupe new`\n");
     return 0;
   }
   std::printf("next:\n");

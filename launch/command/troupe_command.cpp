@@ -48,7 +48,7 @@ constexpr const char* kLaunchHelp =
     "hosts)\n"
     "  --slurm                take the hosts and the time limit from the Slurm job around this command\n"
     "  --nproc-per-node N     ranks on each node of --nnodes or --slurm (default 1, or the tasks that Slurm counts)\n"
-    "  --nnodes N|MIN:MAX     the same command is typed on each of N nodes; MIN:MAX: begin with MIN, others may join "
+    "  --nnodes N|MIN:MAX     run the same command on each of N nodes; MIN:MAX: begin with MIN, others may join "
     "later\n"
     "  --node-rank K          with --nnodes: the number of this node, from 0 (default 0)\n"
     "  --master-addr A        with --nnodes: the address of node 0 (default 127.0.0.1)\n"
@@ -158,7 +158,7 @@ std::chrono::milliseconds seconds(const std::string& flag, const std::string& te
   if (end == text.c_str() || *end != 0 || !(value >= 0 && value <= most))
     throw troupe::Error(
         troupe::ErrorCode::usage, flag,
-        "'" + troupe::displayable(text) + "' is no number of seconds from 0 to " + std::to_string(most));
+        "'" + troupe::displayable(text) + "' is not a number of seconds from 0 to " + std::to_string(most));
   return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
 }
 
@@ -183,7 +183,7 @@ int launch(const std::vector<std::string>& words) {
     options.nnodes =
         troupe::whole_number(name, colon == std::string::npos ? value : value.substr(colon + 1), 1, 10'000);
     if (options.min_nnodes > options.nnodes)
-      throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' begins with more nodes than it ends with",
+      throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' has a minimum above its maximum",
                           "write MIN:MAX");
   };
   const auto first =
@@ -234,23 +234,23 @@ int launch(const std::vector<std::string>& words) {
   if (slurm) {
     const auto allocation = troupe::read_slurm();
     if (!allocation)
-      throw troupe::Error(troupe::ErrorCode::usage, "--slurm", "this is no Slurm job",
+      throw troupe::Error(troupe::ErrorCode::usage, "--slurm", "this is not a Slurm job",
                           "use it inside sbatch, salloc or srun");
     if (!options.hosts.empty() || options.nnodes > 0)
-      throw troupe::Error(troupe::ErrorCode::usage, "--slurm", "it and --hosts or --nnodes exclude each other",
-                          "Slurm says which hosts there are");
+      throw troupe::Error(troupe::ErrorCode::usage, "--slurm", "it cannot be combined with --hosts or --nnodes",
+                          "leave them out: Slurm provides the hosts");
     if (troupe::is_surplus_task(*allocation)) return troupe::exit_code(troupe::ErrorCode::usage);
     const auto note = troupe::follow_slurm(*allocation, nproc, options, std::chrono::system_clock::now());
     if (!note.empty()) std::fprintf(stderr, "troupe: %s\n", note.c_str());
   }
   if (!options.hosts.empty() && options.nnodes > 0)
-    throw troupe::Error(troupe::ErrorCode::usage, "--hosts", "it and --nnodes exclude each other",
-                        "a host list is used on one machine only");
+    throw troupe::Error(troupe::ErrorCode::usage, "--hosts", "it cannot be combined with --nnodes",
+                        "leave --nnodes out: one command starts all hosts of the list");
   if (!options.hosts.empty() && nproc && !slurm)
     throw troupe::Error(troupe::ErrorCode::usage, "--nproc", "the host list says how many ranks each host has",
                         "leave it out, or write the number behind the host: --hosts localhost:2");
   if (!options.keys.empty() && options.nnodes == 0)
-    throw troupe::Error(troupe::ErrorCode::usage, "--keys", "only a job of --nnodes is given its keys",
+    throw troupe::Error(troupe::ErrorCode::usage, "--keys", "only a job of --nnodes takes keys",
                         "leave it out: the launcher makes them");
   if (detach && options.nnodes > 1)
     throw troupe::Error(troupe::ErrorCode::usage, "--detach", "each node of --nnodes has its own command",
@@ -272,10 +272,12 @@ int launch(const std::vector<std::string>& words) {
         std::to_string(recovery.min_ranks) + " is more than the job has (" + std::to_string(ranks) + ")");
   }
   if (recovery.suspect_after > recovery.fence_after)
-    throw troupe::Error(troupe::ErrorCode::usage, "--suspect-after", "it is later than --fence-after");
+    throw troupe::Error(troupe::ErrorCode::usage, "--suspect-after", "it is longer than --fence-after",
+                        "lower it, or raise --fence-after");
   options.command.assign(words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
   if (options.command.empty())
-    throw troupe::Error(troupe::ErrorCode::usage, "launch", "which program?", "troupe launch --nproc 2 ./train");
+    throw troupe::Error(troupe::ErrorCode::usage, "launch", "no program was named",
+                        "for example troupe launch --nproc 2 ./train");
   if (dry_run) return std::fputs(troupe::launch_plan(options).c_str(), stdout), 0;
   options.troupe_program = own_path();
   return detach ? troupe::launch_detached(options) : troupe::launch(options);
@@ -302,7 +304,7 @@ int configuration(const std::vector<std::string>& words) {
   if (words.empty() || words[0] != "dump") {
     const auto near = words.empty() ? std::string() : troupe::nearest_name(words[0], {"dump", "reference"});
     throw troupe::Error(troupe::ErrorCode::usage, "troupe config",
-                        words.empty() ? "which?" : "there is no '" + troupe::displayable(words[0]) + "'",
+                        words.empty() ? "no verb was named" : "there is no '" + troupe::displayable(words[0]) + "'",
                         near.empty() ? "see troupe config --help" : "did you mean " + near + "?");
   }
   troupe::Config config;
@@ -318,7 +320,7 @@ int configuration(const std::vector<std::string>& words) {
 int completion(const std::vector<std::string>& words) {
   if (asks_for_help(words)) return troupe::print_help(kCompletionHelp), 0;
   if (words.size() != 1)
-    throw troupe::Error(troupe::ErrorCode::usage, "troupe completion", "which shell?", "bash, zsh or fish");
+    throw troupe::Error(troupe::ErrorCode::usage, "troupe completion", "no shell was named", "name bash, zsh or fish");
   std::fputs(troupe::completion_script(words[0]).c_str(), stdout);
   return 0;
 }
@@ -326,18 +328,18 @@ int completion(const std::vector<std::string>& words) {
 int make_keys(const std::vector<std::string>& words) {
   if (asks_for_help(words)) return troupe::print_help(kKeysHelp), 0;
   if (words.empty() || words.size() > 2 || words[0].starts_with("-"))
-    throw troupe::Error(troupe::ErrorCode::usage, "keys", "it takes one new folder, and the number of nodes",
+    throw troupe::Error(troupe::ErrorCode::usage, "keys", "it takes one new folder and optionally the number of nodes",
                         "troupe keys DIR [NODES]");
   if (words.size() == 1) {
     troupe::KeyFolder::write(words[0], troupe::KeyMaker().keys_for("node"));
-    std::printf("%s: copy it, with its modes, to every node (scp -pr); any process that has it may steer the job\n",
+    std::printf("%s: copy it, with its modes, to every node (scp -pr); any process that has it can control the job\n",
                 words[0].c_str());
     return 0;
   }
   troupe::write_keys_of_nodes(words[0], troupe::whole_number("keys", words[1], 1, 65'536));
   std::printf(
-      "%s: copy node0, node1, ..., with their modes, each to its node (scp -pr), for --keys; whoever has one may "
-      "be that node\n",
+      "%s: copy node0, node1, ..., with their modes, each to its node (scp -pr), for --keys; a process that has one "
+      "can act as that node\n",
       words[0].c_str());
   return 0;
 }
@@ -354,7 +356,7 @@ int execute(std::vector<std::string> command, const std::string& remedy) {
 int become(const std::string& name, const std::vector<std::string>& words) {
   std::vector<std::string> command{(std::filesystem::path(own_path()).parent_path() / name).string()};
   command.insert(command.end(), words.begin(), words.end());
-  return execute(std::move(command), "it is built and installed with this command");
+  return execute(std::move(command), "build or install Troupe again: the program comes with this command");
 }
 
 // Becomes Python with a module of Troupe's package: beside an installed command, or in this command's own source tree.

@@ -50,17 +50,18 @@ void require_trusted(const BoundedFile& file) {
 
 std::string read_manifest(const BoundedFile& file, std::uint64_t& sections_begin) {
   std::array<char, 16> head{};
-  if (file.bytes() < head.size()) file.refuse("is no compiled model: it is too short", "troupe compile makes one");
+  if (file.bytes() < head.size()) file.refuse("is too short to be a compiled model", "make one with troupe compile");
   file.read_at(0, std::as_writable_bytes(std::span(head)));
   if (std::string_view(head.data(), kMagic.size()) != kMagic) {
     const auto format = foreign_format(file);
-    file.refuse(format.empty() ? "is no compiled model" : "is " + format + ", and no compiled model",
-                "troupe compile makes one of a model in Python");
+    file.refuse(format.empty() ? "is not a compiled model" : "is " + format + ", not a compiled model",
+                "make one from a Python model with troupe compile");
   }
   std::uint64_t size = 0;
   std::memcpy(&size, head.data() + kMagic.size(), sizeof size);
   if (size > kMostManifestBytes || size > file.bytes() - head.size())
-    file.refuse("says that its manifest has " + std::to_string(size) + " bytes", "make it again: troupe compile");
+    file.refuse("is damaged: it claims a manifest of " + std::to_string(size) + " bytes",
+                "make it again: troupe compile");
   std::string text(static_cast<std::size_t>(size), '\0');
   file.read_at(head.size(), std::as_writable_bytes(std::span(text)));
   sections_begin = head.size() + size;
@@ -112,7 +113,7 @@ const CompiledSection& CompiledFile::checked(const std::string& name) const {
   Sha256 digest;
   read_in_chunks(file_, sections_begin_ + s.offset, s.size, [&](std::string_view chunk) { digest.add(chunk); });
   if (digest.hex() != s.sha256)
-    file_.refuse("has other bytes in its section " + printable(name) + " than it says", "copy it again");
+    file_.refuse("is damaged: its section " + printable(name) + " does not match its checksum", "copy it again");
   return s;
 }
 
@@ -149,7 +150,7 @@ std::unique_ptr<CompiledFile::InMemory> CompiledFile::section_in_memory(const st
     }
   });
   if (digest.hex() != s.sha256)
-    file_.refuse("has other bytes in its section " + printable(name) + " than it says", "copy it again");
+    file_.refuse("is damaged: its section " + printable(name) + " does not match its checksum", "copy it again");
   ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL);
   return memory;
 }

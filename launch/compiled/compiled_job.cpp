@@ -32,7 +32,8 @@ void check_settings(const Config& config, const CompiledModel& model) {
   refuse_if(config.param_dtype != StrategyOptions().param_dtype, "param_dtype",
             "the parameters' dtypes are compiled in",
             "compile the model with --autocast bfloat16, or in another dtype");
-  refuse_if(config.sync_batchnorm, "sync_batchnorm", "a compiled model's BatchNorm counts its own rank's samples",
+  refuse_if(config.sync_batchnorm, "sync_batchnorm",
+            "a compiled model's BatchNorm takes statistics of its own rank's samples only",
             "leave it out, or use GroupNorm");
   const auto uses = [&](const std::string& part) { return config.strategy.find(part) != std::string::npos; };
   refuse_if(uses("tensor_parallel"), "strategy", "a compiled model's layers cannot be split over ranks",
@@ -45,7 +46,7 @@ void check_settings(const Config& config, const CompiledModel& model) {
 
 std::shared_ptr<torch::nn::Module> make_model(const Config& config) {
   const auto path = config.get<std::string>("model");
-  refuse_if(path.empty(), "model", "no compiled model is named", "--model FILE, which troupe compile wrote");
+  refuse_if(path.empty(), "model", "no compiled model is named", "give --model FILE, a file that troupe compile wrote");
   auto model = std::make_shared<CompiledModel>(path);
   check_settings(config, *model);
   return model;

@@ -54,7 +54,7 @@ class Reader {
     form.dtype = dtype(json);
     for (const auto& item : json.at("sizes")) form.sizes.push_back(size(item));
     form.order = order(json.at("order"));
-    require(form.order.size() == form.sizes.size(), "a tensor has another number of sizes than of dimensions");
+    require(form.order.size() == form.sizes.size(), "a tensor's numbers of sizes and dimensions differ");
     return form;
   }
 
@@ -65,7 +65,7 @@ class Reader {
     std::sort(sorted.begin(), sorted.end());
     std::vector<std::size_t> all(order.size());
     std::iota(all.begin(), all.end(), 0);
-    require(sorted == all, "an order is no permutation of the dimensions");
+    require(sorted == all, "an order is not a permutation of the dimensions");
     return order;
   }
 
@@ -137,13 +137,13 @@ class Reader {
     for (const auto& item : json.at("calls")) {
       CompiledCallForm call;
       call.graph = item.at("graph").get<std::size_t>();
-      require(call.graph < m.graphs.size(), "a call is of a graph that is not there");
+      require(call.graph < m.graphs.size(), "a call names a graph that does not exist");
       const auto& graph = m.graphs[call.graph];
       if (const auto& block = item.at("block"); !block.is_null()) {
         const auto path = block.get<std::string>();
         const auto found =
             std::find_if(m.blocks.begin(), m.blocks.end(), [&](const auto& b) { return b.path == path; });
-        require(found != m.blocks.end(), "a call is of the block " + printable(path) + ", which is not there");
+        require(found != m.blocks.end(), "a call names the block " + printable(path) + ", which does not exist");
         call.block = static_cast<std::size_t>(found - m.blocks.begin());
       }
       for (const auto& given : item.at("arguments")) {
@@ -154,11 +154,11 @@ class Reader {
           require(m.tensor(a.name) != nullptr, "a call takes " + printable(a.name) + ", which the model does not have");
         call.arguments.push_back(std::move(a));
       }
-      require(call.arguments.size() == graph.inputs.size(), "a call has another number of arguments than its graph");
+      require(call.arguments.size() == graph.inputs.size(), "a call and its graph have different numbers of arguments");
       call.results = indices(item.at("results"), kMostItems, "results");
-      require(call.results.size() == graph.outputs.size(), "a call has another number of results than its graph");
+      require(call.results.size() == graph.outputs.size(), "a call and its graph have different numbers of results");
       for (const auto number : call.results) {
-        require(number == there.size(), "the results of calls are not numbered one after the other");
+        require(number == there.size(), "the results of calls are not numbered consecutively");
         there.push_back(true);
       }
       pass.calls.push_back(std::move(call));
@@ -167,7 +167,7 @@ class Reader {
     const auto& loss = json.at("loss");
     const auto value_of = [&](const char* name) {
       const auto index = loss.at(name).get<std::size_t>();
-      require(index < there.size(), std::string(name) + " is no value");
+      require(index < there.size(), std::string(name) + " is not a value");
       return index;
     };
     pass.loss = value_of("loss");
@@ -196,7 +196,7 @@ class Reader {
       const auto* other = t.tied.empty() ? nullptr : m.tensor(t.tied);
       require(t.tied.empty() || (other != nullptr && other->tied.empty() && other->sizes == t.sizes &&
                                  other->dtype == t.dtype && other->buffer == t.buffer),
-              "the tensor " + printable(t.name) + " is tied to none like it");
+              "the tensor " + printable(t.name) + " is tied to a tensor that does not match it");
     }
     for (const auto& item : json.at("blocks"))
       m.blocks.push_back({item.at("path").get<std::string>(), item.at("type").get<std::string>()});
@@ -214,7 +214,7 @@ class Reader {
                   (!m.graphs[g].backward || m.section(std::to_string(g) + ".backward") != nullptr),
               "the code of graph " + std::to_string(g) + " is missing");
     }
-    require(m.section("values") != nullptr, "the first values are missing");
+    require(m.section("values") != nullptr, "the initial values are missing");
     return m;
   }
 

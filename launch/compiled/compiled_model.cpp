@@ -125,10 +125,10 @@ void CompiledModel::Parts::add_tensors(const CompiledFile& file) {
       value = tensors_.at(t.tied);
     } else {
       const auto found = values.find(t.name);
-      if (found == values.end()) refuse("it has no first values of " + printable(t.name));
+      if (found == values.end()) refuse("it has no initial values of " + printable(t.name));
       value = found->second;
       if (value.sizes() != at::IntArrayRef(t.sizes) || value.scalar_type() != t.dtype)
-        refuse("the first values of " + printable(t.name) + " have another shape or dtype than it says");
+        refuse("the initial values of " + printable(t.name) + " do not have the shape and dtype that it states");
     }
     const auto dot = t.name.rfind('.');
     auto& owner = dot == std::string::npos ? model_ : module_at(t.name.substr(0, dot));

@@ -19,9 +19,9 @@ int whole_number(const std::string& flag, const std::string& text, int least, in
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    throw Error(
-        ErrorCode::usage, flag,
-        "'" + displayable(text) + "' is no whole number from " + std::to_string(least) + " to " + std::to_string(most));
+    throw Error(ErrorCode::usage, flag,
+                "'" + displayable(text) + "' is not a whole number from " + std::to_string(least) + " to " +
+                    std::to_string(most));
   }
   return value;
 }

@@ -159,7 +159,7 @@ void Config::declare(const std::string& name, ConfigValue default_value, const s
                   "choose another name");
   }
   if (is_our_variable(variable_of(name)))
-    throw Error(ErrorCode::usage, "config.declare", "the launcher has another use for " + variable_of(name),
+    throw Error(ErrorCode::usage, "config.declare", "the launcher already uses " + variable_of(name),
                 "choose another name than '" + name + "'");
   declared[name] = {help, std::move(default_value)};
 }

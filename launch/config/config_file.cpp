@@ -24,7 +24,7 @@ std::string text_of(const toml::node& node, const std::string& where, const std:
     out << value->get();
     return out.str();
   }
-  throw Error(ErrorCode::usage, where, displayable(name) + ": a list, a table or a date is no setting's value");
+  throw Error(ErrorCode::usage, where, displayable(name) + ": a list, a table or a date is not a valid value");
 }
 
 }  // namespace
@@ -33,9 +33,9 @@ void read_config_file(Config& config, const std::string& path) {
   std::error_code failure;
   const auto status = std::filesystem::status(path, failure);
   if (!std::filesystem::exists(status)) throw Error(ErrorCode::usage, path, "there is no such config file");
-  if (!std::filesystem::is_regular_file(status)) throw Error(ErrorCode::usage, path, "it is no regular file");
+  if (!std::filesystem::is_regular_file(status)) throw Error(ErrorCode::usage, path, "it is not a regular file");
   if (std::filesystem::file_size(path, failure) > kLargest)
-    throw Error(ErrorCode::usage, path, "it is larger than 1 MiB, which no config is");
+    throw Error(ErrorCode::usage, path, "it is larger than 1 MiB, the limit for a config");
   std::ifstream in(path, std::ios::binary);
   std::stringstream content;
   content << in.rdbuf();

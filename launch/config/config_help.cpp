@@ -179,7 +179,7 @@ std::string config_help(const Config& config, const HelpOptions& options) {
               wrapped({}, 0, "example: " + program + " --lr 0.05 --epochs 3 --ranks 2", options.columns) + "\n" +
               list_of(entries_of(config, options), options.columns) + "\n[other]\n";
   text += wrapped("  --help NAME", kIndent, "a setting in detail, or a section", options.columns);
-  text += wrapped("  --config FILE", kIndent, "settings as TOML; the environment (TROUPE_LR) and flags are stronger",
+  text += wrapped("  --config FILE", kIndent, "settings as TOML; the environment (TROUPE_LR) and flags take precedence",
                   options.columns);
   return text +
          wrapped("  --print-config", kIndent, "the merged settings as TOML, and where each came from", options.columns);
@@ -220,7 +220,7 @@ void check_registered_names(const Config& config, const HelpOptions& options) {
     const auto where = source == config.sources.end() ? setting : source->second;
     const bool named = where == setting || where == "--" + setting || where == variable_of(setting);
     throw Error(ErrorCode::usage, where,
-                (named ? "" : setting + ": ") + "'" + displayable(value) + "' is none that this program knows",
+                (named ? "" : setting + ": ") + "'" + displayable(value) + "' is not known to this program",
                 remedy_for_name(value, names));
   }
 }

@@ -72,7 +72,8 @@ std::optional<Flag> turned_off(const Config& config, const std::string& word) {
                 near.empty() ? "--help lists them" : "did you mean --no-" + near + "?");
   }
   if (!is_switch(config, setting))
-    throw wrong(source, setting + " is no switch that can be turned off", "give it a value: --" + setting + " ...");
+    throw wrong(source, setting + " is not a switch, so --no- does not apply",
+                "give it a value: --" + setting + " ...");
   if (word.find('=') != std::string::npos)
     throw wrong(source, "the flag takes no value", "write --" + setting + " true or --no-" + setting);
   return Flag{setting, "false", source};
@@ -96,7 +97,7 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv, std
       continue;
     }
     if (argument.size() < 3 || argument.compare(0, 2, "--") != 0) {
-      throw wrong("command line", "'" + displayable(argument) + "' is no flag", "settings are written --name value");
+      throw wrong("command line", "'" + displayable(argument) + "' is not a flag", "settings are written --name value");
     }
     std::string name = argument.substr(2), value;
     if (auto off = turned_off(config, name)) {
@@ -133,12 +134,13 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv, std
                 "make it a multiple of grad_accum_steps");
   }
   if (config.checkpoint_dir.empty() && (config.save_every >= 0 || config.resume == "latest"))
-    throw wrong("checkpoint_dir", "it is empty", "name a folder, or leave saving (save_every -1) and resume out");
+    throw wrong("checkpoint_dir", "it is empty", "name a folder, or save nothing (save_every -1) and leave resume out");
   if (config.validate_only && config.resume.empty() && config.init_from.empty())
     throw wrong("validate_only", "there is no model to evaluate",
                 "name one: --resume latest, --resume RUN@STEP, or --init_from FILE");
   if (!config.after_save.empty() && config.save_every < 0)
-    throw wrong("after_save", "nothing is saved (save_every -1)", "let it save, or leave after_save out");
+    throw wrong("after_save", "nothing is saved (save_every -1)",
+                "set save_every to 0 or more, or leave after_save out");
   if (config.run_dir.empty() && profile_setting(config.profile).traces())
     throw wrong("profile", "a trace goes into run_dir, which is empty", "name a folder, or take --profile true");
   return action;

@@ -38,7 +38,7 @@ std::string parse_profile(const std::string& text, ProfileSetting& setting) {
   for (std::string part; std::getline(parts, part, ',');) {
     if (part.starts_with("steps=")) {
       if (!parse_steps(part.substr(6), setting)) return refused;
-      if (!setting.traces()) return refused + ": the last step is none of the window, so it must be above the first";
+      if (!setting.traces()) return refused + ": LAST is not part of the window, so it must be above FIRST";
       steps = true;
     } else if (part.starts_with("operators=")) {
       if (!parse_switch(part.substr(10), setting.operators)) return refused + ", and operators on or off";

@@ -231,8 +231,11 @@ class Debug {
             {each.at("host"), each.at("check"), each.at("verdict"), each.at("found"), each.at("remedy")});
     } catch (const nlohmann::json::exception&) {
       const auto& error = doctor.last_word();
-      findings.push_back(
-          {{}, "doctor", "fail", error.empty() ? "troupe doctor said nothing" : error, "run troupe doctor by itself"});
+      findings.push_back({{},
+                          "doctor",
+                          "fail",
+                          error.empty() ? "troupe doctor printed nothing" : error,
+                          "run troupe doctor by itself"});
     }
     return findings;
   }

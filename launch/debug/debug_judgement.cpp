@@ -57,11 +57,11 @@ DebugFinding finding_of_error(const DebugRun& run) {
   finding.subject = operation_of(run.error);
   if (run.timed_out) {
     finding.found = std::to_string(run.ranks) + (run.ranks == 1 ? " rank" : " ranks") +
-                    " did not make the steps in time" + (run.error.empty() ? "" : ": " + run.error);
-    finding.remedy = "look where it waits; --timeout gives it more seconds";
+                    " did not finish the steps in time" + (run.error.empty() ? "" : ": " + run.error);
+    finding.remedy = "look where it waits, or give it more seconds with --timeout";
     finding.page = "troubleshooting.md#a-rank-hangs-or-seems-to";
   } else if (run.error.empty()) {
-    finding.found = "the program ended with " + run.ending + " and said no error";
+    finding.found = "the program ended with " + run.ending + " and printed no error";
   }
   if (finding.subject == "device") {
     finding.step = DebugStep::environment;
@@ -118,7 +118,7 @@ DebugFinding judge_loss(const std::vector<double>& losses) {
   } else if (last >= first) {
     finding.verdict = Verdict::warn;
     finding.found = formatted("the loss does not fall, from %.4g to %.4g in %zu steps", first, last, losses.size());
-    finding.remedy = "see that one rank learns before there are several: overfit a few samples";
+    finding.remedy = "make one rank learn before you use several: overfit a few samples";
     finding.subject = "lr";
   }
   return finding;
@@ -130,8 +130,8 @@ void judge_one_rank(const DebugRuns& runs, Findings& findings) {
   if (record == nullptr) {
     findings.push_back({DebugStep::one_rank,
                         Verdict::fail,
-                        "the program wrote nothing down",
-                        "debug takes a program whose main calls troupe::main or troupe::run, built with this version",
+                        "the program recorded nothing",
+                        "use a program whose main calls troupe::main or troupe::run, built with this version",
                         {},
                         "own_training_loop.md"});
     return;
@@ -215,7 +215,7 @@ std::vector<DebugFinding> judge(const DebugRuns& runs) {
     findings.push_back({step, Verdict::skipped,
                         failed == findings.end()
                             ? "not looked at"
-                            : formatted("not looked at: step %d failed", static_cast<int>(failed->step))});
+                            : formatted("not checked: step %d failed", static_cast<int>(failed->step))});
   }
   std::stable_sort(findings.begin(), findings.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
   return findings;

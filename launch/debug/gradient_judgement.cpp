@@ -162,8 +162,8 @@ void judge_unused(const DebugRuns& runs, Findings& findings) {
        record->gradients.unused[0] + " gets no gradient in the first step" +
            (record->gradients.unused.size() > 1 ? formatted(", nor do %zu others", record->gradients.unused.size() - 1)
                                                 : std::string()),
-       "use it in forward, or leave it out; what gets none in any step is not trained", record->gradients.unused[0],
-       "troubleshooting.md#9-unused-parameters"});
+       "use it in forward, or leave it out; a parameter that never gets one is not trained",
+       record->gradients.unused[0], "troubleshooting.md#9-unused-parameters"});
 }
 
 // Why they differ, by what is seen: the likeliest first.
@@ -185,8 +185,9 @@ DebugFinding judge_difference(const DebugRuns& runs, const GradientDifference& d
   };
   if (runs.other_draw && gradient_difference(runs.gradient_alone, *runs.other_draw)) {
     finding.verdict = Verdict::warn;
-    return because("forward draws random numbers, on each rank others (dropout), and one rank differs from itself too",
-                   "use modules (torch::nn::Dropout), which debug can switch off, and look again", kPitfalls);
+    return because(
+        "forward draws different random numbers on each rank (dropout), and two runs of one rank differ as well",
+        "use modules (torch::nn::Dropout), which debug can switch off, and look again", kPitfalls);
   }
   if (!alone.samples.empty() && sorted_samples(runs.gradient_alone) != sorted_samples(runs.gradient_together))
     return because("the ranks together do not have the samples that one rank has",
@@ -200,8 +201,8 @@ DebugFinding judge_difference(const DebugRuns& runs, const GradientDifference& d
   if (parts.size() == runs.gradient_together.records.size() && parts.size() > 1) {
     const auto of_right = fit(parts, right), of_whole = fit(parts, whole);
     if (of_right.rest < 1e-3 && !are_equal(of_right.weights) && of_whole.rest < 1e-3 && are_equal(of_whole.weights))
-      return because("it is a mean of the ranks' means, whose parts do not count equally: they count " +
-                         listed(of_right.weights) + " in the mean over all",
+      return because("it averages the ranks' means as if they counted equally: they count " + listed(of_right.weights) +
+                         " in the mean over all",
                      "return Loss::sum(total, count), whose elements all count the same", "own_training_loop.md");
     if (of_right.rest < 1e-3) {
       const auto strategy = "strategy " + together.strategy;
@@ -210,7 +211,7 @@ DebugFinding judge_difference(const DebugRuns& runs, const GradientDifference& d
       return because("each rank's part is right, and the reduction of " + strategy +
                          (hook == "none" ? "" : " with comm_hook " + hook) +
                          (of_whole.rest < 1e-3 ? formatted(" makes %.3g times their mean", ratio)
-                                               : std::string(" makes no sum of them")),
+                                               : std::string(" does not add them up")),
                      "look at its reduction: gradients are averaged over ranks", "write_a_strategy.md");
     }
   }
@@ -218,12 +219,11 @@ DebugFinding judge_difference(const DebugRuns& runs, const GradientDifference& d
     finding.verdict = Verdict::warn;
     return because(
         "BatchNorm '" + together.batch_norms[0] + "' takes its statistics from each rank's part of the batch",
-        "declare it as troupe::nn::BatchNorm..., with --sync_batchnorm true; or keep it, where parts are "
-        "large",
+        "declare it as troupe::nn::BatchNorm..., with --sync_batchnorm true; or keep it if parts are large",
         "troubleshooting.md#4-batchnorm");
   }
-  return because("the cause is none that debug knows: the loss may depend on the size of the batch",
-                 "see whether loss and model treat every sample by itself", kPitfalls);
+  return because("debug finds no cause: the loss may depend on the size of the batch",
+                 "check that the loss and the model treat each sample independently", kPitfalls);
 }
 
 }  // namespace
@@ -281,7 +281,7 @@ void judge_gradients(const DebugRuns& runs, Findings& findings) {
   if (findings.size() > before) return;
   findings.push_back({DebugStep::gradients,
                       Verdict::ok,
-                      formatted("those of %d ranks are those of one rank with the same samples, to %.0g of their size",
+                      formatted("%d ranks have the gradients of one rank with the same samples, to %.0g of their size",
                                 runs.gradient_together.ranks, tolerance(*together)) +
                           (alone->dropouts.empty() ? "" : "; dropout was off: " + alone->dropouts[0]),
                       {},

@@ -30,7 +30,8 @@ std::optional<InspectionRequest> inspection_request() {
     json.at("draw").get_to(request.draw);
     return request;
   } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorCode::usage, kInspectVariable, "it is troupe debug's, and not of this version", "unset it");
+    throw Error(ErrorCode::usage, kInspectVariable, "troupe debug sets it, and this value is of another version",
+                "unset it");
   }
 }
 

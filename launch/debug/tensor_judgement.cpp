@@ -50,7 +50,7 @@ void judge_one_ranks_tensors(const InspectionRecord& record, Findings& findings)
       add(Verdict::fail, "loss", "the loss is on " + loss.device + ", the rank trains on " + record.device,
           "compute it there", devices);
     if (loss.dtype != "Float" && loss.dtype != "Double")
-      add(Verdict::warn, "loss", "the loss is " + loss.dtype + ", which adds up few digits",
+      add(Verdict::warn, "loss", "the loss is " + loss.dtype + ", which is too coarse for a sum",
           "compute the loss in float32: scores.to(torch::kFloat)", "numbers.md");
   }
 }
@@ -62,7 +62,7 @@ void judge_equality(const InspectionRecord& first, const InspectionRecord& other
     if (i >= first.model.size() || i >= other.model.size()) {
       const auto& more = i < first.model.size() ? first : other;
       findings.push_back({DebugStep::tensors, Verdict::fail,
-                          more.model[i].name + " is in the model of rank " + std::to_string(more.rank) + " alone",
+                          more.model[i].name + " is only in the model of rank " + std::to_string(more.rank),
                           "build the same model on every rank", more.model[i].name, seeds});
       return;
     }
@@ -75,8 +75,7 @@ void judge_equality(const InspectionRecord& first, const InspectionRecord& other
     }
     if (mine.digest == its.digest) continue;
     findings.push_back({DebugStep::tensors, Verdict::warn,
-                        mine.name + " begins with other values" + on + " than" + on_first +
-                            "; rank 0's go to all, so the others' are lost",
+                        mine.name + " has other initial values" + on + " than" + on_first + "; rank 0's replace them",
                         "build it in rank.distribute([&] { return MyModel(...); }), which seeds all ranks alike",
                         mine.name, seeds});
     return;  // the others begin differently because this one does
@@ -105,7 +104,7 @@ void judge_buffers(const DebugRun& run, Findings& findings) {
                               formatted(" differs between ranks %d and %d after %zu steps", first->rank, other.rank,
                                         first->losses.size()),
                           setting(*first, "broadcast_buffers") == "false"
-                              ? "set broadcast_buffers to true: rank 0's go to all"
+                              ? "set broadcast_buffers to true: rank 0's replace the others'"
                               : "register it with the module before rank.distribute",
                           mine.name, "strategies.md"});
       return;

@@ -76,7 +76,7 @@ void check_gradients(Rank& rank) {
   const bool good = report.committed && worst.item<double>() < 1e-5;
   print_check(rank, "gradients", good,
               formatted("those of %d ranks and of one process differ by %.1e of the largest", n, worst.item<double>()),
-              "a host computes other numbers: compare processors, LibTorch's builds and memory");
+              "compare the hosts' processors, LibTorch builds and memory: one computes other numbers");
 }
 
 }  // namespace

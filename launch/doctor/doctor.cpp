@@ -64,7 +64,7 @@ Request read_request(const std::vector<std::string>& words) {
                                   {"-h", &request.help}},
                                  "troupe doctor");
   if (!others.empty())
-    throw Error(ErrorCode::usage, "troupe doctor", "'" + displayable(others[0]) + "' is no flag",
+    throw Error(ErrorCode::usage, "troupe doctor", "'" + displayable(others[0]) + "' is not a flag",
                 "see troupe doctor --help");
   return request;
 }

@@ -82,7 +82,7 @@ void DoctorSession::greet(std::chrono::seconds patience) {
     if (!line) break;
     if (*line == kGreeting) return;
   }
-  throw Error(ErrorCode::unavailable, "doctor's agent", "it does not answer", "look at its host");
+  throw Error(ErrorCode::unavailable, "doctor's agent", "it does not answer", "check its host");
 }
 
 std::string DoctorSession::ask(const std::string& request, const std::string& expected, std::chrono::seconds patience) {
@@ -113,7 +113,7 @@ std::pair<std::chrono::nanoseconds, std::chrono::nanoseconds> DoctorSession::clo
     const auto ours = wall_now();
     std::int64_t theirs = 0;
     if (!(std::istringstream(ask("clock", "clock")) >> theirs))
-      throw Error(ErrorCode::bad_data, "doctor's agent", "its clock is no number");
+      throw Error(ErrorCode::bad_data, "doctor's agent", "its clock is not a number");
     const std::chrono::nanoseconds round_trip = std::chrono::steady_clock::now() - before;
     if (round_trip < best.second)
       best = {std::chrono::nanoseconds(theirs) - std::chrono::nanoseconds(ours) - round_trip / 2, round_trip};
@@ -139,7 +139,7 @@ DoctorSession::Served DoctorSession::serve(const std::string& address) {
   Served served;
   std::istringstream words(ask("serve " + address, "serving"));
   if (!(words >> served.port >> served.token))
-    throw Error(ErrorCode::bad_data, "doctor's agent", "it did not say its port");
+    throw Error(ErrorCode::bad_data, "doctor's agent", "it did not send its port");
   return served;
 }
 
@@ -151,7 +151,7 @@ LinkMeasure DoctorSession::measure(const std::string& address, const Served& ser
   std::int64_t round_trip = 0;
   double rate = 0;
   if (!(words >> round_trip >> rate) || round_trip < 0 || !(rate >= 0))
-    throw Error(ErrorCode::bad_data, "doctor's agent", "it measured no numbers");
+    throw Error(ErrorCode::bad_data, "doctor's agent", "it sent no measurement");
   return {std::chrono::nanoseconds(round_trip), rate};
 }
 

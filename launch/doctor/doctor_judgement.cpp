@@ -85,7 +85,7 @@ std::vector<Finding> judge_host(const std::string& host, const HostFacts& facts,
   auto& cores =
       add("cores", std::to_string(facts.cores) + " for " + std::to_string(slots) + (slots == 1 ? " slot" : " slots"));
   if (static_cast<std::uint64_t>(slots) > facts.cores)
-    worsen(cores, Verdict::warn, "ranks will share cores; fewer slots are rarely slower");
+    worsen(cores, Verdict::warn, "use fewer slots: ranks that share cores are rarely faster");
 
   const auto memory = std::min(facts.memory, facts.memory_limit);
   auto& room =
@@ -145,7 +145,7 @@ std::vector<Finding> judge_host(const std::string& host, const HostFacts& facts,
     auto& gpus = add("gpus", std::to_string(count) + ": " + displayable(facts.gpus, 1000));
     if (count < slots)
       worsen(gpus, Verdict::warn,
-             "a rank takes a GPU: give the host as many slots as GPUs, or train with --device cpu");
+             "each rank takes one GPU: give the host as many slots as GPUs, or train with --device cpu");
   }
   return findings;
 }
@@ -170,7 +170,8 @@ Finding judge_clock(const std::string& host, std::chrono::nanoseconds ahead, std
       host, "clock", time_text(ahead) + (ahead < 0ns ? " behind" : " ahead") + " (known to " + time_text(unsure) + ")");
   const auto surely = std::chrono::abs(ahead) - unsure;
   if (surely > 60s) {
-    worsen(result, Verdict::fail, "set the clock (an NTP client): certificates would not be valid yet, or no longer");
+    worsen(result, Verdict::fail,
+           "set the clock (an NTP client): certificates would not be valid yet, or would have expired");
   } else if (surely > 500ms) {
     worsen(result, Verdict::warn, "set the clock (an NTP client): logs of two hosts would not compare");
   }
@@ -182,14 +183,14 @@ Finding judge_name(const std::string& host, const Host& name, const std::vector<
   std::string list;
   for (const auto& address : addresses) list += (list.empty() ? "" : ", ") + displayable(address);
   auto result = finding(host, "name", displayable(name.address) + " is " + list);
-  const auto remedy = "write address=IP for " + name.name + " in the host list, or mend " +
+  const auto remedy = "write address=IP for " + name.name + " in the host list, or correct " +
                       (itself ? "its" : "the host's") + " /etc/hosts";
   const bool loopback = std::any_of(addresses.begin(), addresses.end(), is_loopback);
   if (addresses.empty()) {
     result.found = displayable(name.address) + " has no address here: " + displayable(why);
     worsen(result, Verdict::fail, remedy);
   } else if (loopback && !alone) {
-    result.found += itself ? ": what it opens there no other host reaches" : ": the host would speak to itself";
+    result.found += itself ? ": other hosts cannot reach what it opens there" : ": the host would connect to itself";
     worsen(result, Verdict::fail, remedy);
   } else if (addresses.size() > 1) {
     worsen(result, Verdict::warn,
@@ -218,7 +219,7 @@ Finding judge_ssh_failure(const Host& host, const std::string& errors, int exit_
   } else if (contains(errors, "refused")) {
     result.remedy = "start sshd there, or write port=P in the host list";
   } else if (contains(errors, "timed out") || contains(errors, "No route") || contains(errors, "unreachable")) {
-    result.remedy = "the host is off, or a firewall is between";
+    result.remedy = "start the host, or open the firewall in between";
   } else {
     result.remedy = "try by hand: ssh -o BatchMode=yes " + target + " true";
   }

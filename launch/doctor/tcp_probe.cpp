@@ -215,7 +215,7 @@ LinkMeasure measure_link(const std::string& address, std::uint16_t port, const s
   const Socket connection(connect_to(address, port));
   char answer = 0;
   if (!send_all(connection.fd, token.data(), token.size()) || !receive_all(connection.fd, &answer, 1))
-    unreachable(where, "it did not take the token");
+    unreachable(where, "it did not accept the token");
   std::vector<std::chrono::nanoseconds> trips;
   for (std::size_t i = 0; i < kRoundTrips; ++i) {
     const auto begin = Clock::now();
@@ -234,7 +234,7 @@ LinkMeasure measure_link(const std::string& address, std::uint16_t port, const s
   set_patience(connection.fd, kLongestVisit);  // a slow link still has full buffers to empty
   ::shutdown(connection.fd, SHUT_WR);
   std::uint64_t count = 0;
-  if (!receive_all(connection.fd, &count, sizeof count)) unreachable(where, "it did not say what arrived");
+  if (!receive_all(connection.fd, &count, sizeof count)) unreachable(where, "it did not report what arrived");
   const std::chrono::duration<double> took = Clock::now() - begin;
   return {trips[kRoundTrips / 2], static_cast<double>(count) / took.count()};
 }

@@ -75,7 +75,7 @@ void look_at_run_dir(HostFacts& facts) {
   facts.run_dir = folder.string();
   while (!std::filesystem::exists(folder, ignored) && folder != folder.parent_path()) folder = folder.parent_path();
   if (!std::filesystem::is_directory(folder, ignored)) {
-    facts.run_dir_error = folder.string() + " is no folder";
+    facts.run_dir_error = folder.string() + " is not a folder";
     return;
   }
   if (::access(folder.c_str(), W_OK | X_OK) != 0) facts.run_dir_error = folder.string() + ": " + std::strerror(errno);
@@ -199,7 +199,7 @@ HostFacts host_facts_from_line(std::string_view line) {
     throw Error(ErrorCode::bad_data, "a host's facts", cause, "install the same troupe on every host");
   };
   const auto json = nlohmann::json::parse(line, nullptr, false);
-  if (!json.is_object()) refuse("'" + displayable(line) + "' is no JSON object");
+  if (!json.is_object()) refuse("'" + displayable(line) + "' is not a JSON object");
   HostFacts facts;
   HostFacts::each(facts, [&](const char* name, auto& field) {
     const auto found = json.find(name);

@@ -44,7 +44,7 @@ int whole_number(const Place& place, const std::string& field, std::string_view 
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < minimum || value > maximum) {
-    place.refuse(field + " '" + displayable(text) + "' is no whole number from " + std::to_string(minimum) + " to " +
+    place.refuse(field + " '" + displayable(text) + "' is not a whole number from " + std::to_string(minimum) + " to " +
                      std::to_string(maximum),
                  remedy);
   }
@@ -99,7 +99,7 @@ std::string name_or_ipv4(const Place& place, const std::string& field, std::stri
   if (std::all_of(label.begin(), label.end(), is_digit)) {  // such a name can only be an IPv4 address (RFC 1123)
     in_addr address{};
     if (inet_pton(AF_INET, name.c_str(), &address) != 1)
-      refuse("is no IPv4 address", "write four numbers from 0 to 255, or a name");
+      refuse("is not an IPv4 address", "write four numbers from 0 to 255, or a name");
   }
   return name;
 }
@@ -143,7 +143,7 @@ Target target_of(const Place& place, std::string_view text) {
   } else if (std::count(text.begin(), text.end(), ':') > 1) {
     const auto address = canonical_ipv6(text);
     if (!address)
-      place.refuse("host '" + displayable(text) + "' has several ':' but is no IPv6 address",
+      place.refuse("host '" + displayable(text) + "' has several ':' but is not an IPv6 address",
                    "write it like worker-1:8 or [fd00::1]:8");
     target.host = *address;
   } else {
@@ -164,7 +164,7 @@ std::string address_of(const Place& place, std::string_view text) {
   if (inner.size() > 2 && inner.front() == '[' && inner.back() == ']') inner = inner.substr(1, inner.size() - 2);
   if (const auto ipv6 = canonical_ipv6(inner)) return *ipv6;
   if (text.find(':') != std::string_view::npos) {
-    place.refuse("address '" + displayable(text) + "' is no IPv6 address",
+    place.refuse("address '" + displayable(text) + "' is not an IPv6 address",
                  "write address=fd00::1, or port=P for a port");
   }
   return name_or_ipv4(place, "address", text);
@@ -205,7 +205,7 @@ Host host_of(const Place& place, const std::vector<std::string>& words) {
     std::replace(key.begin(), key.end(), '-', '_');
     if (key == "slots_max") key = "max_slots";
     if (equals == std::string::npos || equals == 0) {
-      place.refuse("'" + displayable(words[i]) + "' is no field",
+      place.refuse("'" + displayable(words[i]) + "' is not a field",
                    "write field=value after the host, for instance slots=8");
     }
     if (key != "slots" && key != "port" && key != "user" && key != "address" && key != "max_slots") {
@@ -272,7 +272,7 @@ class HostCollector {
     if (const auto [at, fresh] = by_name_.emplace(host.name, hosts_.size()); !fresh)
       return add_slots(place, hosts_[at->second], host);
     if (const auto [at, fresh] = by_address_.emplace(std::pair(host.address, host.port), host.line); !fresh) {
-      place.refuse("address '" + host.address + "' stands in " + unit_ + " " + std::to_string(at->second) + " already",
+      place.refuse("address '" + host.address + "' is already in " + unit_ + " " + std::to_string(at->second),
                    "give each host one name");
     }
     if (host.address == host.name && is_this_machine(host)) {
@@ -294,8 +294,8 @@ class HostCollector {
   void add_slots(const Place& place, Host& first, const Host& more) const {
     const auto at = unit_ + " " + std::to_string(first.line);
     if (std::tie(first.address, first.port, first.user) != std::tie(more.address, more.port, more.user)) {
-      place.refuse("host '" + more.name + "' stands in " + at + " with another address, port or user",
-                   "give it the same ones, and its slots add up");
+      place.refuse("host '" + more.name + "' is in " + at + " with a different address, port or user",
+                   "give it the same ones: the slots of both lines then add up");
     }
     first.slots += more.slots;
     if (first.slots > kMaxSlots) {

@@ -17,7 +17,7 @@ using Get = std::function<const char*(const char*)>;
   throw Error(ErrorCode::usage, "environment variable " + variable, cause, remedy);
 }
 
-const std::string kSlurmWrites = "Slurm sets it; unset it if this is no Slurm job";
+const std::string kSlurmWrites = "Slurm sets it; unset it if this is not a Slurm job";
 
 std::optional<long> whole(std::string_view text, long minimum, long maximum) {
   long value = 0;
@@ -78,7 +78,7 @@ class NodeExpansion {
                high_text = dash == std::string_view::npos ? low_text : range.substr(dash + 1);
     const auto low = whole(low_text, 0, 999'999'999), high = whole(high_text, 0, 999'999'999);
     if (!low || !high || *low > *high || low_text.size() > 9)
-      bad("'" + displayable(range) + "' is no range of numbers");
+      bad("'" + displayable(range) + "' is not a range of numbers");
     if (*high - *low >= kMaxHosts) bad("it has more than " + std::to_string(kMaxHosts) + " nodes");
     for (long number = *low; number <= *high; ++number) {
       auto digits = std::to_string(number);
@@ -106,10 +106,10 @@ std::optional<int> number(const Get& get, const std::string& name, int least, in
   if (text.empty()) return std::nullopt;
   const auto value = whole(text, least, most);
   if (!value)
-    refuse(
-        name,
-        "'" + displayable(text) + "' is no whole number from " + std::to_string(least) + " to " + std::to_string(most),
-        kSlurmWrites);
+    refuse(name,
+           "'" + displayable(text) + "' is not a whole number from " + std::to_string(least) + " to " +
+               std::to_string(most),
+           kSlurmWrites);
   return static_cast<int>(*value);
 }
 
@@ -140,7 +140,7 @@ bool is_task(const Get& get) {
   const auto [variable, text] = first_set(get, {"SLURM_STEP_ID", "SLURM_STEPID"});
   if (text.empty()) return false;
   const auto step = whole(text, 0, 0xffffffffL);
-  if (!step) refuse(variable, "'" + displayable(text) + "' is no step's number", kSlurmWrites);
+  if (!step) refuse(variable, "'" + displayable(text) + "' is not a step number", kSlurmWrites);
   return *step < kFirstSpecialStep && is_set(get, {"SLURM_PROCID"});
 }
 
@@ -218,7 +218,8 @@ std::vector<int> expand_slurm_tasks(std::string_view text, const std::string& va
                        : part.ends_with(')') ? whole(part.substr(open + 2, part.size() - open - 3), 1, kMaxHosts)
                                              : std::nullopt;
     if (!count || !times || tasks.size() + static_cast<std::size_t>(*times) > kMaxHosts) {
-      refuse(variable, "'" + displayable(all) + "': '" + displayable(part) + "' is no count of tasks like 2 or 2(x3)",
+      refuse(variable,
+             "'" + displayable(all) + "': '" + displayable(part) + "' is not a count of tasks such as 2 or 2(x3)",
              kSlurmWrites);
     }
     tasks.insert(tasks.end(), static_cast<std::size_t>(*times), static_cast<int>(*count));
@@ -252,7 +253,7 @@ std::optional<SlurmAllocation> read_slurm(const Get& given) {
   allocation.gpus = number(get, "SLURM_GPUS_ON_NODE", 1, kMaxSlots).value_or(0);
   if (const char* end = get("SLURM_JOB_END_TIME"); end != nullptr && *end != '\0' && *end != '0') {
     allocation.end_time = whole(end, 1, 1L << 40);
-    if (!allocation.end_time) refuse("SLURM_JOB_END_TIME", "'" + displayable(end) + "' is no time", kSlurmWrites);
+    if (!allocation.end_time) refuse("SLURM_JOB_END_TIME", "'" + displayable(end) + "' is not a time", kSlurmWrites);
   }
   place(get, task, allocation);
   return allocation;

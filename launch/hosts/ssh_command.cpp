@@ -19,7 +19,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 void refuse_secret(const std::string& variable) {
   if (!looks_secret(variable)) return;
   refuse("environment variable " + variable,
-         "its name looks like a secret's, and every user of a host can read a command line",
+         "its name looks like a secret, and every user of a host can read a command line",
          "set it in the host's own environment, or read it from a file there");
 }
 
@@ -36,7 +36,8 @@ std::string remote_text(const std::vector<std::string>& command, const SshOption
   for (const auto& [name, value] : options.environment) {
     if (name.empty() || is_digit(name.front()) ||
         !std::all_of(name.begin(), name.end(), [](char c) { return is_letter(c) || is_digit(c); }))
-      refuse("environment variable", "'" + displayable(name) + "' is no name", "a name has letters, digits and '_'");
+      refuse("environment variable", "'" + displayable(name) + "' is not a valid name",
+             "a name has letters, digits and '_'");
     refuse_secret(name);
     text += " " + quote_for_shell(name + "=" + value);
   }
@@ -60,7 +61,7 @@ bool looks_secret(std::string_view variable) {
 
 std::string quote_for_shell(std::string_view word) {
   if (word.find('\0') != std::string_view::npos)
-    refuse("remote command", "'" + displayable(word) + "' has a NUL byte", "no argument can have one");
+    refuse("remote command", "'" + displayable(word) + "' has a NUL byte", "remove it");
   std::string quoted;
   bool open = false;
   const auto set_open = [&](bool wanted) {
@@ -85,7 +86,7 @@ std::map<std::string, std::string> environment_of_host(const std::map<std::strin
     const bool setting = name.starts_with("TROUPE_") && name != "TROUPE_KEYS";  // a folder of this host, for torchrun
     if (setting && looks_secret(name))
       refuse("environment variable " + name,
-             "its name looks like a secret's, and every user of a host can read a command line",
+             "its name looks like a secret, and every user of a host can read a command line",
              "write the setting into a file for --config, which every host has");
     const bool library = (name.starts_with("OMP_") || name.starts_with("NCCL_")) && !looks_secret(name);
     if (setting || library || name == "LD_LIBRARY_PATH" || name == "CUDA_VISIBLE_DEVICES") chosen.emplace(name, value);

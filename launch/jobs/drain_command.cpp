@@ -33,16 +33,17 @@ int drain_command(const std::vector<std::string>& words) {
   const auto given = read_words(words, {{"--help", &help}, {"-h", &help}}, "troupe drain");
   if (help) return print_help(kHelp), 0;
   if (given.empty() || given.size() > 2)
-    throw Error(ErrorCode::usage, "troupe drain", "it takes a HOST, and perhaps a RUN", "see troupe drain --help");
+    throw Error(ErrorCode::usage, "troupe drain", "it takes a HOST and optionally a RUN", "see troupe drain --help");
   const std::string run = given.size() < 2 ? std::string(kRunsFolder) + "/latest" : given[1];
   const auto name = displayable(run, 200);
   const auto job = living_job_in(run);
   if (!job)
-    throw Error(ErrorCode::unavailable, name, "no job of yours on this host has this folder", "troupe ps lists them");
+    throw Error(ErrorCode::unavailable, name, "no job of yours on this host has this folder",
+                "see troupe ps for your jobs");
   const auto answer = ask_run(job->folder, "drain " + given[0]);
   if (answer.empty())
     throw Error(ErrorCode::usage, name, "its launcher has no list of hosts",
-                "a node of --nnodes leaves when its `troupe launch` gets SIGTERM");
+                "send SIGTERM to the `troupe launch` of the node that is to leave");
   const bool done = answer.starts_with("ok ");
   if (!done) throw Error(ErrorCode::usage, displayable(given[0], 200), answer, "");
   std::puts(answer.substr(3).c_str());

@@ -84,7 +84,7 @@ std::string steps_of(const std::string& folder) {
 int ps_command(const std::vector<std::string>& words) {
   bool help = false;
   if (!read_words(words, {{"--help", &help}, {"-h", &help}}, "troupe ps").empty())
-    throw Error(ErrorCode::usage, "troupe ps", "it takes no words", "see troupe ps --help");
+    throw Error(ErrorCode::usage, "troupe ps", "it takes no arguments", "see troupe ps --help");
   if (help) return print_help(kPsHelp), 0;
   std::vector<std::array<std::string, 6>> rows{{"RUN", "PROCESS", "SINCE", "RANKS", "STEPS", "COMMAND"}};
   for (const auto& job : living_jobs()) {
@@ -112,7 +112,7 @@ int attach_command(const std::vector<std::string>& words) {
   const auto read_lines = [&lines](const std::string& flag, const std::string& text) {
     lines = text.find_first_not_of("0123456789") == std::string::npos && !text.empty() && text.size() < 7
                 ? std::stoi(text)
-                : throw Error(ErrorCode::usage, flag, "'" + displayable(text) + "' is no number of lines");
+                : throw Error(ErrorCode::usage, flag, "'" + displayable(text) + "' is not a number of lines");
   };
   const auto runs = read_words(words, {{"--lines", read_lines}, {"--help", &help}, {"-h", &help}}, "troupe attach");
   if (help) return print_help(kAttachHelp), 0;
@@ -130,10 +130,10 @@ int attach_command(const std::vector<std::string>& words) {
   }
   if (failure || !job)
     throw Error(ErrorCode::unavailable, name, "no job of yours on this host has this folder",
-                "troupe ps lists them; `troupe report " + name + "` is about a run that is over");
+                "see troupe ps for your jobs, or troupe report " + name + " for a run that is over");
   if (!job->launched || !fs::exists(path, failure))
     throw Error(ErrorCode::usage, name, "its job prints to the terminal that it was started in",
-                "troupe top " + name + " follows it");
+                "follow it with troupe top " + name);
 
   sigset_t signals;
   ::sigemptyset(&signals);

@@ -90,10 +90,11 @@ void CoordinatorChild::start_again(const std::string& reason, const std::functio
   auto pause = first || failures_ == 0 ? 0ms : std::min(kFirstPause * (1 << std::min(failures_ - 1, 8)), kLongestPause);
   if (often) pause = kLongestPause;
   before_line();
-  std::fprintf(
-      stderr, "troupe: the coordinator %s (%s)%s\n", starting_ && !first ? "did not start" : "died",
-      describe_wait_status(status).c_str(),
-      pause > 0ms ? (": the ranks train on, the next try is in " + std::to_string(pause.count()) + " ms").c_str() : "");
+  std::fprintf(stderr, "troupe: the coordinator %s (%s)%s\n", starting_ && !first ? "did not start" : "died",
+               describe_wait_status(status).c_str(),
+               pause > 0ms
+                   ? (": the ranks keep training, the next try is in " + std::to_string(pause.count()) + " ms").c_str()
+                   : "");
   if (!process_.recovery.enabled) return;
   if (!first) ++process_.before;
   next_start_ = now + pause;
@@ -133,7 +134,7 @@ void CoordinatorChild::read_words() {
 
 void CoordinatorChild::take_port(const std::string& line) {
   if (std::sscanf(line.c_str(), "port %d", &process_.port) != 1)
-    throw Error(ErrorCode::internal, "coordinator", "it said '" + line + "' instead of its port");
+    throw Error(ErrorCode::internal, "coordinator", "it printed '" + line + "' instead of its port");
   starting_ = false;
   if (port_ == 0) port_ = process_.port;
   if (process_.port != port_) std::fprintf(stderr, "troupe: the coordinator listens on port %d now\n", process_.port);
@@ -147,7 +148,7 @@ void CoordinatorChild::look_for_silence(const std::function<void()>& before_line
   if (silent_ <= most || !(starting_ || process_.recovery.enabled)) return;
   silent_ = Clock::duration(0);
   before_line();
-  std::fprintf(stderr, "troupe: the coordinator has been silent for %d s, and is ended\n", static_cast<int>(most / 1s));
+  std::fprintf(stderr, "troupe: the coordinator has been silent for %d s and is killed\n", static_cast<int>(most / 1s));
   child_->signal(SIGKILL);
   if (starting_ && process_.before == 0)
     throw Error(ErrorCode::unavailable, "coordinator",

@@ -59,8 +59,8 @@ class HostLauncher {
       std::fprintf(stderr, "troupe: listening on %s for %zu hosts; %s: use a private network\n", address_.c_str(),
                    agents_.size(),
                    options_.insecure
-                       ? "what they say to each other is neither encrypted nor authenticated"
-                       : "they know each other by the job's keys; gradients and other data are not encrypted");
+                       ? "their messages are neither encrypted nor authenticated"
+                       : "they authenticate by the job's keys; gradients and other data are not encrypted");
     }
     std::optional<JobKeys> keys;
     if (key_maker_) keys = key_maker_->keys_for("launcher");

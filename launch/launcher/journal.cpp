@@ -54,12 +54,12 @@ Journal::Journal(std::string path, const std::string& job_id)
   try {
     if (::flock(fd_, LOCK_EX | LOCK_NB) != 0)
       throw Error(ErrorCode::unavailable, path_, "another coordinator holds this journal",
-                  "one job has one coordinator");
+                  "stop that one first: a job has one coordinator");
     std::string text;
     char block[1 << 16];
     for (ssize_t n = 0; (n = ::pread(fd_, block, sizeof block, static_cast<off_t>(text.size()))) > 0;) {
       text.append(block, static_cast<std::size_t>(n));
-      if (text.size() > kMaxFile) throw Error(ErrorCode::bad_data, path_, "it is longer than any journal", "remove it");
+      if (text.size() > kMaxFile) throw Error(ErrorCode::bad_data, path_, "it is too long for a journal", "remove it");
     }
     std::size_t at = sizeof kMagic;
     is_new_ = text.size() < sizeof kMagic;  // new, torn in its first write, or emptied
@@ -67,7 +67,7 @@ Journal::Journal(std::string path, const std::string& job_id)
       if (::ftruncate(fd_, 0) != 0 || ::write(fd_, kMagic, sizeof kMagic) != sizeof kMagic)
         throw Error(ErrorCode::io, path_, std::strerror(errno));
     } else if (std::memcmp(text.data(), kMagic, sizeof kMagic) != 0) {
-      throw Error(ErrorCode::bad_data, path_, "it is no journal of this version (offset 0)",
+      throw Error(ErrorCode::bad_data, path_, "it is not a journal of this version (offset 0)",
                   "choose another --run-dir");
     }
     while (text.size() >= at + kHead) {
@@ -89,7 +89,7 @@ Journal::Journal(std::string path, const std::string& job_id)
       const auto where = path_ + ", record at offset " + std::to_string(at);
       if (type == kStarted) {
         if (const auto job = unpack<std::string>(payload, where); job != job_id)
-          throw Error(ErrorCode::mismatch, path_, "it is of job " + job + ", this is " + job_id,
+          throw Error(ErrorCode::mismatch, path_, "it belongs to job " + job + ", and this is job " + job_id,
                       "choose another --run-dir");
       } else if (type == kMembership) {
         last_ = unpack<Membership>(payload, where);

@@ -52,7 +52,7 @@ std::string follow_slurm(const SlurmAllocation& allocation, std::optional<int> n
   const bool cpus = allocation.counts_cpus && !nproc;
   if (nproc || allocation.gpus == 0 || (cpus ? ranks == allocation.gpus : ranks >= allocation.gpus)) return {};
   return "note: " + counted(ranks, "rank") + " on " + own.name + ", which has " + counted(allocation.gpus, "GPU") +
-         (cpus ? "; the job asks for no number of tasks, so Slurm counts CPUs" : "") +
+         (cpus ? "; the job does not set a number of tasks, so Slurm counts CPUs" : "") +
          "; for one rank on each GPU add --nproc-per-node " + std::to_string(allocation.gpus);
 }
 

@@ -61,11 +61,11 @@ int join_run(RankProcessOptions& ranks, const std::optional<JobKeys>& keys, Stop
     ranks.run = run_of(system, coordinator);
     const auto where = ranks.master_addr + ":" + std::to_string(ranks.coordinator_port);
     if (const auto other = difference(ranks.run.outline, outline); !other.empty())
-      throw Error(ErrorCode::usage, "--nnodes", "the job at " + where + " is another one: " + other,
-                  "start every node with the same settings; another job takes another --master-port");
+      throw Error(ErrorCode::usage, "--nnodes", "the job at " + where + " is a different one: " + other,
+                  "start every node with the same settings; for another job use another --master-port");
     if (const auto why = ask_to_join(system, coordinator, ranks.run.job_id, ranks.host); !why.empty())
       throw Error(ErrorCode::usage, "--node-rank", "the job at " + where + " refuses: " + why,
-                  "give each node another number; another job takes another --master-port");
+                  "give each node another number; for another job use another --master-port");
     if (folder != kNewRunFolder) ranks.run.folder = folder;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::interrupted) throw;
@@ -82,9 +82,9 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
   const bool makes_shared = !one_node && options.keys.empty() && !options.insecure && !options.step.empty();
   if (!one_node && options.keys.empty() && !options.insecure && !makes_shared) {
     throw Error(ErrorCode::usage, "--nnodes",
-                "without keys whatever reaches " + options.master_addr + ":" + std::to_string(options.master_port) +
-                    " could steer the job",
-                "troupe keys DIR makes some for --keys DIR on every node; --insecure-network does without");
+                "without keys any process that reaches " + options.master_addr + ":" +
+                    std::to_string(options.master_port) + " can control the job",
+                "make keys with troupe keys DIR and give --keys DIR on every node, or use --insecure-network");
   }
   StopSignals signals(options.stop_at);
   RankProcessOptions ranks;

@@ -34,7 +34,7 @@ std::string word_of(const Options& options) {
   try {
     return nlohmann::json(options).dump();
   } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorCode::usage, "launch", "a path or a name is no UTF-8", "choose another --run-dir");
+    throw Error(ErrorCode::usage, "launch", "a path or a name is not UTF-8", "choose another --run-dir");
   }
 }
 
@@ -44,7 +44,7 @@ Options options_of(const std::string& word, const std::string& command) {
   try {
     return nlohmann::json::parse(word).get<Options>();
   } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorCode::usage, command, "the launcher starts it; it is not for typing");
+    throw Error(ErrorCode::usage, command, "only the launcher can start it", "use troupe launch");
   }
 }
 

@@ -22,7 +22,7 @@ std::string of_node(const std::string& folder, int node) { return folder + "/nod
 
 [[noreturn]] void refuse(const std::string& folder, const std::error_code& failure) {
   throw Error(ErrorCode::io, folder, failure.message(),
-              "the keys of an srun job lie below --run-dir; or give it --keys DIR");
+              "an srun job keeps its keys below --run-dir: choose another one, or give --keys DIR");
 }
 
 }  // namespace
@@ -70,7 +70,8 @@ JobKeys SharedKeys::await(const std::string& folder, int node, std::chrono::mill
     if (std::chrono::steady_clock::now() > deadline)
       throw Error(ErrorCode::unavailable, "--slurm",
                   "node 0 has put no keys into " + folder + " within " + std::to_string(patience / 1s) + " s",
-                  "is it on a file system that all nodes share? Else: troupe keys DIR, and --keys DIR on every node");
+                  "put it on a file system that all nodes share, or make keys with troupe keys DIR and give --keys DIR "
+                  "on every node");
     std::this_thread::sleep_for(100ms);
   }
   KeyFolder::require_private(folder);

@@ -123,7 +123,7 @@ AfterSaveEnd AfterSave::run(const SavedStep& saved) try {
   auto deadline = Clock::now() + options_.timeout;
   bool late = false;
   while (!child.poll_exit()) {
-    if (stopping()) return {saved.step, false, name + "was ended with the job"};  // the child's end is its object's
+    if (stopping()) return {saved.step, false, name + "was stopped with the job"};  // the child's end is its object's
     if (Clock::now() >= deadline) {
       child.signal(late ? SIGKILL : SIGTERM);
       late = true;
@@ -135,7 +135,7 @@ AfterSaveEnd AfterSave::run(const SavedStep& saved) try {
   }
   last.drain(child);
   if (late) ::kill(-child.pid(), SIGKILL);  // what of its group did not heed SIGTERM
-  const auto words = late ? "was ended after " + duration(options_.timeout) + " (after_save_timeout)"
+  const auto words = late ? "was stopped after " + duration(options_.timeout) + " (after_save_timeout)"
                           : describe_wait_status(*child.poll_exit());
   return {saved.step, !late && *child.poll_exit() == 0, name + words + last.finish()};
 } catch (const Error& error) {

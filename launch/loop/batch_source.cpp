@@ -31,8 +31,8 @@ void trace_load(double load_ms, std::int64_t loaded_ns) {
 // For a run that goes on at `start` with other data.
 std::string what_follows(const DataCursor& start, std::int64_t steps) {
   const auto epoch = std::to_string(start.epoch);
-  if (start.step == 0) return ": epoch " + epoch + " begins with it";
-  if (start.step >= steps) return ": epoch " + epoch + " is over after " + std::to_string(steps) + " steps of it";
+  if (start.step == 0) return ": epoch " + epoch + " begins with the new data";
+  if (start.step >= steps) return ": epoch " + epoch + " is over: it now has " + std::to_string(steps) + " steps";
   return ": the rest of epoch " + epoch + " repeats samples and leaves others out";
 }
 

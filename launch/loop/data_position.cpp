@@ -8,7 +8,7 @@ namespace troupe {
 std::string data_change(const DataFacts& before, const DataFacts& now) {
   if (before.samples == 0) return {};
   if (before.samples != now.samples)
-    return "the data had " + std::to_string(before.samples) + " samples, and has " + std::to_string(now.samples);
+    return "the data had " + std::to_string(before.samples) + " samples, and now has " + std::to_string(now.samples);
   const bool known = before.files != 0 && now.files != 0;
   return known && before.files != now.files ? "the data is in other files: their names or lengths differ" : "";
 }

@@ -62,7 +62,8 @@ bool LoopMicroBatches::are_ordered() const {
 void LoopMicroBatches::backward(const Loss& loss) {
   const bool unknown = samples_ == 0 && weight_ > 0;
   if (unknown && (loss.correct.on_device().defined() || loss.correct.value() > 0)) {
-    throw Error(ErrorCode::usage, "backward", "some samples were right, and how many the batch has is not known",
+    throw Error(ErrorCode::usage, "backward",
+                "the loss counts correct samples, but the number of samples in the batch is unknown",
                 "call rank.backward(loss, samples, 1), or take batches from rank.loader or rank.uneven");
   }
   backward(loss, unknown ? 1 : samples_, weight_);
@@ -70,8 +71,8 @@ void LoopMicroBatches::backward(const Loss& loss) {
 
 void LoopMicroBatches::backward(const Loss& loss, double samples, double weight) {
   if (system_.compute().uses_graphs()) {
-    throw Error(ErrorCode::usage, "cuda_graphs", "forward was not handed over, so it can't be a part of a graph",
-                "call rank.run_micro_batches(batches, forward) in the place of backward, or leave cuda_graphs out");
+    throw Error(ErrorCode::usage, "cuda_graphs", "forward was not passed to Troupe, so it can't be captured",
+                "call rank.run_micro_batches(batches, forward) instead of rank.backward, or leave cuda_graphs out");
   }
   if (config_.use_amp && !has_autocast_) {
     throw Error(ErrorCode::usage, "use_amp", "use_amp is set, and this program's loop runs forward without autocast",

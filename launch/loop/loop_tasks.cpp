@@ -237,7 +237,7 @@ void LoopTasks::report_end(const std::string& checkpoint) {
   if (checkpoints_ && rank_.stop_requested()) {
     const bool saved = !checkpoint.empty() && !checkpoints_->failure();
     parts_.records.note("notice", "stopped by a signal after step " + std::to_string(rank_.steps_done()) +
-                                      (saved ? "; --resume latest goes on" : ", which is not saved"));
+                                      (saved ? "; continue with --resume latest" : ", which is not saved"));
   }
   if (checkpoints_ && checkpoints_->failure()) throw Error(*checkpoints_->failure());
 }
@@ -253,7 +253,7 @@ void LoopTasks::claim_checkpoints() {
   throw Error(ErrorCode::usage, "checkpoint_dir",
               displayable(directory, 200) + " holds another run's checkpoints, the newest of step " +
                   std::to_string(others.back().step),
-              "--resume latest goes on from it, another --checkpoint_dir starts beside it");
+              "continue it with --resume latest, or choose another --checkpoint_dir");
 }
 
 void LoopTasks::keep_checkpoints(Optimizer& optimizer) {
@@ -296,7 +296,7 @@ void LoopTasks::check_validation() const {
 void LoopTasks::refuse_late(const char* call, bool called) const {
   if (!parts_.model)
     throw Error(ErrorCode::usage, call, "no model was distributed", "call rank.distribute(model) before it");
-  if (called) throw Error(ErrorCode::usage, call, "it was called before", "one call is for the whole loop");
+  if (called) throw Error(ErrorCode::usage, call, "it was called before", "call it once, for the whole loop");
   if (parts_.position.source() != nullptr)
     throw Error(ErrorCode::usage, call, "the loader has begun", "call it before rank.loader(dataset)");
 }

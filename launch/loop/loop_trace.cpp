@@ -142,7 +142,7 @@ std::string LoopTrace::gather(Communicator& communicator, const Membership& memb
   communicator.barrier(kLabel);
   written_ = steps;  // not before: if one dies meanwhile, rank 0 asks all the others again
   if (rank != 0) return {};
-  if (!file->problem().empty()) return "trace: it cannot be written: " + file->problem() + "; training goes on without";
+  if (!file->problem().empty()) return "trace: cannot be written: " + file->problem() + "; training goes on without it";
   auto line = describe_trace(file->path(), setting_, file->ranks(), began_with_);
   if (!no_operators_.empty()) line += "; no operators of rank 0: " + displayable(no_operators_, 200);
   return line;
@@ -173,7 +173,7 @@ std::string LoopTrace::write_alone(int rank, const std::string& host) {
   if (recorded_.tracks.empty() || written_ > 0) return {};
   const auto part = trace_part(recorded_, {rank, host, 0});
   recorded_ = {};
-  const auto whose = "what rank " + std::to_string(rank) + " recorded is ";
+  const auto whose = "the part of rank " + std::to_string(rank) + " is ";
   try {
     return "trace: the job ended within the window; " + whose +
            write_trace_of_rank(run_dir_, {rank, host, part.totals, {}}, began_with_, part.events);
@@ -189,7 +189,7 @@ void LoopTrace::give_up(RankSystem& system) noexcept {
     const auto line = write_alone(rank, system.options().host);
     if (!line.empty()) print_error_line(line);
   } catch (const std::exception& error) {
-    print_error_line("trace: what rank " + std::to_string(rank) + " recorded is lost: " + error.what());
+    print_error_line("trace: the part of rank " + std::to_string(rank) + " is lost: " + error.what());
   }
 }
 

@@ -54,7 +54,7 @@ OwnStateAccess access_to_module(torch::nn::Module& module) {
                   std::find_if(from.begin(), from.end(), [&](const auto& one) { return one.first == name; });
               if (found == from.end() || found->second.sizes() != tensor.sizes())
                 throw Error(ErrorCode::mismatch, "state",
-                            "of the saved module '" + name + "' is missing, or has another shape",
+                            "'" + name + "' of the saved module is missing or has another shape",
                             "build the module as it was when it was saved");
               tensor.copy_(found->second);
             }
@@ -78,8 +78,8 @@ at::Tensor bytes_of_own_state(const std::string& text) {
 
 std::string text_of_own_state(const NamedTensors& tensors) {
   if (tensors.size() != 1 || tensors[0].second.scalar_type() != at::kByte || tensors[0].second.dim() != 1)
-    throw Error(ErrorCode::mismatch, "state", "what was saved by that name is of another type",
-                "register the state as it was when it was saved, or by another name");
+    throw Error(ErrorCode::mismatch, "state", "the state saved under this name is of another type",
+                "register the state as it was when it was saved, or under another name");
   const auto bytes = tensors[0].second.cpu().contiguous();
   return {static_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())};
 }
@@ -87,10 +87,10 @@ std::string text_of_own_state(const NamedTensors& tensors) {
 void OwnState::add(const std::string& name, OwnStateAccess access) {
   const auto fits = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-'; };
   if (name.empty() || name.size() > 100 || !std::all_of(name.begin(), name.end(), fits))
-    throw Error(ErrorCode::usage, "state", "'" + name + "' is no name of a state",
-                "letters, digits, _ and -, at most 100");
+    throw Error(ErrorCode::usage, "state", "'" + name + "' is not a valid state name",
+                "use letters, digits, _ and -, at most 100 characters");
   if (!states_.emplace(name, std::move(access)).second)
-    throw Error(ErrorCode::usage, "state", "there is a state '" + name + "' already", "give each another name");
+    throw Error(ErrorCode::usage, "state", "there is already a state '" + name + "'", "give each state its own name");
   has_ = has_ || system_of(rank_).compute().membership().generation == 1;
 }
 
@@ -121,13 +121,14 @@ void OwnState::check_equal() const {
     const auto number = static_cast<std::size_t>(same) * states_.size() / theirs.size();
     name = " '" + std::next(states_.begin(), static_cast<std::ptrdiff_t>(number))->first + "'";
   }
-  throw Error(ErrorReport{ErrorCode::mismatch,
-                          odd.front(),
-                          {},
-                          rank_.steps_done(),
-                          "state",
-                          "rank " + std::to_string(odd.front()) + " holds another state" + name + " than the others",
-                          "change it on all ranks alike, from what is the same on all"});
+  throw Error(ErrorReport{
+      ErrorCode::mismatch,
+      odd.front(),
+      {},
+      rank_.steps_done(),
+      "state",
+      "the state" + name + " of rank " + std::to_string(odd.front()) + " differs from that of the other ranks",
+      "change it in the same way on all ranks, from values that are the same on all"});
 }
 
 std::string OwnState::names() const {
@@ -144,7 +145,7 @@ OwnState::Saved OwnState::read(const StateReader& saved, const std::string& name
     if (states_.contains(name)) {
       mine.names.insert(name);
     } else {
-      note("the checkpoint's state '" + name + "' is left out: the program has none");
+      note("the checkpoint's state '" + name + "' is ignored: the program has none of this name");
     }
   }
   for (const auto& [name, access] : states_) {
@@ -221,8 +222,8 @@ void OwnState::heal() {
                     {},
                     rank_.steps_done(),
                     "state",
-                    "this rank holds another state of the program's than rank " + std::to_string(roles.first_donor),
-                    "change what rank.state was given on all ranks alike"});
+                    "the program's state on this rank differs from that of rank " + std::to_string(roles.first_donor),
+                    "change what rank.state was given in the same way on all ranks"});
   heal_tensors(mine, roles, communicator, "the program's state");
   if (!has_) take(mine);
 }

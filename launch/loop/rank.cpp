@@ -28,7 +28,8 @@ thread_local Rank* rank_of_thread = nullptr;
 
 Rank& this_rank() {
   if (rank_of_thread == nullptr)
-    throw Error(ErrorCode::usage, "this_rank", "this thread is no rank's", "call it from the loop's own thread");
+    throw Error(ErrorCode::usage, "this_rank", "this thread does not belong to a rank",
+                "call it from the loop's own thread");
   return *rank_of_thread;
 }
 
@@ -68,8 +69,8 @@ void Rank::refuse_built(const torch::nn::Module& model) const {
   const bool small = std::none_of(parameters.begin(), parameters.end(),
                                   [](const at::Tensor& p) { return p.nbytes() >= kLeastDeferredBytes; });
   if (deferred || small) return;
-  throw Error(ErrorCode::usage, "deferred_init", "the model that rank.distribute was given has its memory already",
-              "give it what makes the model: rank.distribute([&] { return MyModel(...); })");
+  throw Error(ErrorCode::usage, "deferred_init", "the model passed to rank.distribute already has its memory",
+              "pass a function that builds the model: rank.distribute([&] { return MyModel(...); })");
 }
 
 void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
@@ -177,8 +178,9 @@ const StepProfile& Rank::profile() const noexcept { return parts_->times.profile
 StepReport Rank::step(Optimizer& programs) {
   auto& optimizer = in_use(programs);
   if (config_.validate_only) {
-    throw Error(ErrorCode::usage, "validate_only", "this program's loop takes its batches elsewhere, and would train",
-                "take them from rank.loader or rank.uneven, which give none then");
+    throw Error(ErrorCode::usage, "validate_only",
+                "this program's loop does not take its batches from Troupe, and would train",
+                "take them from rank.loader or rank.uneven, which give no batches with validate_only");
   }
   auto& position = parts_->position;
   auto& times = parts_->times;
@@ -264,7 +266,7 @@ void Rank::add_log(const std::string& name, std::variant<double, at::Tensor> val
   if (device_decides != nullptr)
     throw Error(ErrorCode::usage, "log",
                 "a metric can't be logged with " + std::string(device_decides) +
-                    ", with which the host does not see a step as it runs",
+                    ": with it the host does not see each step as it runs",
                 "leave " + std::string(device_decides) + " at its default");
   compute.metric_log().add(name, std::move(value), reduce, weight);
 }

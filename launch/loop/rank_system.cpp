@@ -54,12 +54,12 @@ ErrorReport report_of(const std::exception_ptr& error, c10::Device device) {
   } catch (const std::bad_alloc&) {
     return {.code = ErrorCode::user,
             .operation = kOutOfMemory,
-            .cause = "the system gives this process no more",
+            .cause = "the system gives this process no more memory",
             .remedy = memory_remedy(c10::kCPU)};
   } catch (const std::exception& e) {
     return {.code = ErrorCode::user, .cause = e.what()};
   } catch (...) {
-    return {.code = ErrorCode::user, .cause = "an exception that is no std::exception"};
+    return {.code = ErrorCode::user, .cause = "an exception that is not a std::exception"};
   }
 }
 
@@ -223,7 +223,7 @@ RankSystem::~RankSystem() {
             .rank = compute_->rank(),
             .actor = "compute",
             .step = compute_->steps_done(),
-            .cause = "the program left its loop without an end"});
+            .cause = "the program left its loop before its end"});
   shut_down();
 }
 

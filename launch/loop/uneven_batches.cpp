@@ -25,10 +25,10 @@ void UnevenLoop::check_settings() const {
   if (!parts_->model) refuse("no model was distributed", "call rank.distribute(model) before the loop");
   if (config.grad_accum_steps > 1) {
     refuse("grad_accum_steps is " + std::to_string(config.grad_accum_steps),
-           "set it to 1: how much a micro-batch weighs is known only once the step's last one is");
+           "set it to 1: the weight of a micro-batch is known only when the step ends");
   }
   if (config.balance != "equal") {
-    refuse("balance is '" + config.balance + "', and here the program says how much each rank has",
+    refuse("balance is '" + config.balance + "', and with rank.uneven the program decides how much each rank has",
            "set balance to equal");
   }
   auto& compute = system_of(*rank_).compute();
@@ -37,7 +37,7 @@ void UnevenLoop::check_settings() const {
            "take batches from rank.loader");
   }
   if (compute.shares_per_rank() > 1) {
-    refuse(config.strategy + " lets ranks do unequally many batches of a step itself",
+    refuse(config.strategy + " already gives ranks different numbers of batches in a step",
            "take them from rank.loader, or set staleness to 0 and server_shares to 1");
   }
 }
@@ -126,8 +126,8 @@ UnevenLoop::Answer UnevenLoop::begin_round() {
   const auto weight = agree(samples, answer);
   if (!weight) return answer;
   if (!has_batch()) {
-    throw Error(ErrorCode::usage, "uneven", "this rank has no batch at all, others have",
-                "give each rank one at least");
+    throw Error(ErrorCode::usage, "uneven", "this rank has no batch, and others have some",
+                "give each rank at least one");
   }
   begun_.emplace_back(round_, rank_->steps_done());
   while (begun_.front().first < keep_from()) begun_.pop_front();

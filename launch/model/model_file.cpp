@@ -38,7 +38,7 @@ NamedTensors read_file(const std::string& path, std::vector<std::string>* notes)
   if (!is_torch_save(path)) return load_safetensors(path);
   std::vector<std::string> skipped;
   auto tensors = load_plain_archive(path, &skipped);
-  if (notes != nullptr && !skipped.empty()) notes->push_back("left out, since no tensors: " + names_text(skipped));
+  if (notes != nullptr && !skipped.empty()) notes->push_back("left out, not tensors: " + names_text(skipped));
   return tensors;
 }
 
@@ -78,7 +78,7 @@ void rename(NamedTensors& tensors, const std::string& text, const char* field) {
   }
   for (std::size_t i = 0; i < renames.size(); ++i) {
     if (!fits[i])
-      throw Error(ErrorCode::usage, field, "no tensor of the file begins with " + printable(renames[i].first));
+      throw Error(ErrorCode::usage, field, "no tensor name in the file begins with " + printable(renames[i].first));
   }
 }
 
@@ -108,7 +108,7 @@ std::string checkpoint_at(const std::string& path) {
   const auto candidates = newest_first(list_checkpoints(path), latest);
   if (candidates.empty()) refuse_foreign_checkpoint(path);
   if (candidates.empty())
-    throw Error(ErrorCode::usage, printable(path), "is no checkpoint and holds none",
+    throw Error(ErrorCode::usage, printable(path), "is not a checkpoint and contains none",
                 "name a step-... folder or the directory it is in");
   return candidates.front().path;
 }

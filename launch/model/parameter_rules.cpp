@@ -109,7 +109,7 @@ void refuse_unfit(const std::string& field, const std::string& word, const std::
   }
   const auto near = nearest_name(word, names);
   throw Error(ErrorCode::usage, field, "no parameter of the model fits '" + displayable(word, 80) + "'",
-              near.empty() ? "* stands for any text; norms and biases are words of their own"
+              near.empty() ? "* stands for any text; norms and biases are keywords"
                            : "did you mean " + displayable(near, 80) + "?");
 }
 
@@ -117,7 +117,7 @@ void refuse_unfit(const std::string& field, const std::string& word, const std::
 std::string wrong_in(const std::string& text) {
   if (text.empty()) return "it matches nothing: its text is empty";
   for (const auto& word : words_in(text)) {
-    if (word.empty()) return "a word of it is empty";
+    if (word.empty()) return "one of its patterns is empty";
     if (word.find(' ') != std::string::npos) return "'" + displayable(word, 80) + "' has a space in it";
   }
   return {};

@@ -124,8 +124,8 @@ std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorAc
   auto& guarded = GuardedMiddleman::of(system);
   if (!guarded.has_keys() && !insecure && !is_loopback(interface_address)) {
     throw Error(ErrorCode::usage, "coordinator",
-                "on " + interface_address + " anybody in that network could steer the job: it has no keys",
-                "troupe keys DIR makes some for --keys DIR on every node; --insecure-network does without");
+                "on " + interface_address + " any process in that network can control the job: it has no keys",
+                "make keys with troupe keys DIR and give --keys DIR on every node, or use --insecure-network");
   }
   const auto bound = guarded.publish(caf::actor_cast<caf::strong_actor_ptr>(coordinator),
                                      system.message_types(coordinator), port, interface_address);
@@ -176,7 +176,8 @@ RunOfJob run_of(caf::actor_system& system, const CoordinatorActor& coordinator) 
   self->request(coordinator, kAnswer, GetValue{kRunKey})
       .receive([&](bool, std::string& value) { text = std::move(value); },
                [&](caf::error& error) { failure = system.render(error); });
-  if (text.empty()) throw Error(ErrorCode::unavailable, "coordinator", "it did not say which run it is of: " + failure);
+  if (text.empty())
+    throw Error(ErrorCode::unavailable, "coordinator", "it did not say which run it belongs to: " + failure);
   return RunOfJob::from_text(text);
 }
 

@@ -38,7 +38,7 @@ const char* FrameCheck::judge() const noexcept {
   const bool handshake = operation == server_handshake || operation == client_handshake;
   if (operation > heartbeat) return "no such operation in a frame";
   if (frames_ == 0 && operation != (from_ == From::client ? client_handshake : server_handshake))
-    return "the first frame is no handshake";
+    return "the first frame is not a handshake";
   if (frames_ > 0 && operation == server_handshake) return "a server's handshake";  // CAF's clients say theirs twice
   if (from_ == From::client && operation == routed_message) return "a frame for another process";
   if (handshake && length > (from_ == From::client ? kLongestNode : kLongestHandshake))

@@ -78,7 +78,7 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
   void greet(tcp::socket socket) {
     std::error_code failure;
     const auto peer = socket.remote_endpoint(failure);
-    if (failure) return refuse("an unknown address", "gone at once", false);
+    if (failure) return refuse("an unknown address", "it closed at once", false);
     const auto address = peer.address().to_string();
     if (!limit.may_try(address, Clock::now())) return refuse(address, "too many attempts", false);
     if (options.owner && user_of_peer(*reinterpret_cast<const sockaddr_in*>(peer.data()), port) != options.owner)
@@ -111,13 +111,13 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
     inside.open(Local(), failure);
     if (!failure) keep_from_children(inside.native_handle()), inside.non_blocking(true, failure);
     if (!failure) inside.connect(Local::endpoint(options.inside), failure);
-    if (failure) return leave(place, "the coordinator takes no more");
+    if (failure) return leave(place, "the coordinator accepts no more connections");
     auto greeted = std::make_shared<bool>(false);
     typename Passage<Stream>::Events events;
     auto name = std::make_shared<std::string>();
     events.greeted = [self = shared_from_this(), place, greeted, name, certificate](const std::string& node) {
       const auto [holder, is_new] = self->holders.try_emplace(node, Holder{certificate});
-      if (holder->second.certificate != certificate) return "the name of another process that is here";
+      if (holder->second.certificate != certificate) return "the name of another process that is connected";
       ++holder->second.connections;
       *name = node;
       *greeted = true;

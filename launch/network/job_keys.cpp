@@ -160,7 +160,7 @@ std::string read_secret(const std::string& path) {
   const auto n = ::fstat(fd, &facts) == 0 ? ::read(fd, text.data(), text.size()) : -1;
   const int error = errno;
   ::close(fd);
-  if (!S_ISREG(facts.st_mode)) throw Error(ErrorCode::bad_data, path, "it is no regular file", "make new keys");
+  if (!S_ISREG(facts.st_mode)) throw Error(ErrorCode::bad_data, path, "it is not a regular file", "make new keys");
   if (n < 0) throw Error(ErrorCode::io, path, std::strerror(error));
   if ((facts.st_mode & 077) != 0)
     throw Error(ErrorCode::bad_data, path, "others may read it", "chmod 600, and make new keys");
@@ -234,15 +234,15 @@ JobKeys JobKeys::from_text(std::string_view text) {
     if (!good)
       throw Error(ErrorCode::bad_data, "the job's keys", why, "the launcher sends them; is it the same version?");
   };
-  require(parts.is_array() && parts.size() == 4, "they are no list of four texts");
+  require(parts.is_array() && parts.size() == 4, "they are not a list of four texts");
   JobKeys keys;
   auto next = parts.begin();
   for (auto* part : {&keys.authority, &keys.certificate, &keys.key, &keys.token}) {
-    require(next->is_string(), "one is no text");
+    require(next->is_string(), "one is not a text");
     next++->get_to(*part);
     require(part->size() <= kMostBytes, "one is too long");
   }
-  require(is_token(keys.token), "the token is none");
+  require(is_token(keys.token), "the token is not valid");
   return keys;
 }
 
@@ -271,7 +271,8 @@ void KeyFolder::require_private(const std::string& folder) {
   if (::lstat(folder.c_str(), &facts) != 0)
     throw Error(ErrorCode::io, folder, std::strerror(errno), "is it a folder of a job's keys?");
   if (!S_ISDIR(facts.st_mode) || (facts.st_mode & 077) != 0 || facts.st_uid != ::geteuid())
-    throw Error(ErrorCode::bad_data, folder, "it is not a folder of this user alone", "chmod 700, and make new keys");
+    throw Error(ErrorCode::bad_data, folder, "it is not a folder that only this user can access",
+                "chmod 700, and make new keys");
 }
 
 KeyFolder::KeyFolder(JobKeys keys) : keys_(std::move(keys)) {
@@ -328,7 +329,7 @@ JobKeys KeyFolder::read(const std::string& folder) {
   JobKeys keys{read_secret(authority(folder)), read_secret(certificate(folder)), read_secret(key(folder)),
                read_secret(folder + "/token")};
   if (!is_token(keys.token))
-    throw Error(ErrorCode::bad_data, folder + "/token", "it is no token of 64 hexadecimal digits", "make new keys");
+    throw Error(ErrorCode::bad_data, folder + "/token", "it is not a token of 64 hexadecimal digits", "make new keys");
   const auto no_password = [](char*, int, int, void*) { return 0; };
   const auto is_certificate = [](BIO* bio) {
     return Certificate(PEM_read_bio_X509(bio, nullptr, nullptr, nullptr)) != nullptr;

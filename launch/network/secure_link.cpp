@@ -57,16 +57,15 @@ struct Link : std::enable_shared_from_this<Link> {
   void prove() {
     if (over) return;
     proof = join_proof(stream, token, false);
-    asio::async_write(stream, asio::buffer(proof),
-                      [self = shared_from_this()](const std::error_code& failure, std::size_t) {
-                        if (failure) return self->fail(why(failure));
-                        asio::async_read(self->stream, asio::buffer(self->answer),
-                                         [self](const std::error_code& unread, std::size_t) {
-                                           if (unread)
-                                             return self->fail("the gate does not take our keys: " + why(unread));
-                                           self->judge();
-                                         });
-                      });
+    asio::async_write(
+        stream, asio::buffer(proof), [self = shared_from_this()](const std::error_code& failure, std::size_t) {
+          if (failure) return self->fail(why(failure));
+          asio::async_read(self->stream, asio::buffer(self->answer),
+                           [self](const std::error_code& unread, std::size_t) {
+                             if (unread) return self->fail("the coordinator does not accept our keys: " + why(unread));
+                             self->judge();
+                           });
+        });
   }
 
   void judge() {

@@ -16,7 +16,7 @@ namespace {
 
 [[noreturn]] void fail(const std::string& path, int error) {
   throw Error(ErrorCode::io, path, io_cause(error),
-              error == ENOSPC || error == EDQUOT ? "free some space: what comes then is written again"
+              error == ENOSPC || error == EDQUOT ? "free some space: later records are then written again"
                                                  : "choose another --run_dir");
 }
 

@@ -149,7 +149,7 @@ std::string MlflowClient::server_of(const std::string& uri) {
   const auto scheme = uri.find("://");
   auto server = uri.substr(0, uri.find('/', scheme == std::string::npos ? 0 : scheme + 3));
   if (!server.starts_with("http://") && !server.starts_with("https://"))
-    throw Error(ErrorCode::usage, "mlflow_uri", "'" + displayable(uri, 200) + "' is no http:// or https:// address",
+    throw Error(ErrorCode::usage, "mlflow_uri", "'" + displayable(uri, 200) + "' is not an http:// or https:// address",
                 "for example http://127.0.0.1:5000");
   if (server.find('@') != std::string::npos)
     throw Error(ErrorCode::usage, "mlflow_uri", "it would be written to the run's folder, password and all",

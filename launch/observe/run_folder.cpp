@@ -23,8 +23,8 @@ constexpr std::uintmax_t kMaxMetrics = std::uintmax_t{1} << 30;
 void read_lines(const std::string& path, RunHistory& run) {
   std::error_code failure;
   if (!fs::is_regular_file(path, failure))
-    throw Error(ErrorCode::bad_data, displayable(path, 200), "there is no such file, so this is no run's folder",
-                "give the --run_dir of a run, runs/latest say");
+    throw Error(ErrorCode::bad_data, displayable(path, 200), "there is no such file, so this is not a run's folder",
+                "give the --run_dir of a run, such as runs/latest");
   if (fs::file_size(path, failure) > kMaxMetrics)
     throw Error(ErrorCode::bad_data, displayable(path, 200), "it is longer than 1 GiB",
                 "log less often: --log_interval");

@@ -381,7 +381,7 @@ std::string failures_html(const RunHistory& run) {
   constexpr std::size_t kMost = 500;
   const double begin = begin_of(run);
   Chart chart{"Progress",
-              "seconds since the begin",
+              "seconds since the start",
               "steps done",
               {{"step", {}, false}},
               {},

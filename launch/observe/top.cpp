@@ -192,14 +192,14 @@ class PageFollower {
         answer.error() !=
             httplib::Error::Canceled) {  // rank 0 is being replaced, or the run is over and took its page along
       if (asked_) return ++unanswered_, lines_.records();
-      throw Error(ErrorCode::unavailable, place(), "nobody answers there",
-                  "start the run with --metrics_port N, and ask on the host of rank 0");
+      throw Error(ErrorCode::unavailable, place(), "no answer there",
+                  "start the run with --metrics_port N, and run this on the host of rank 0");
     }
     const auto json =
         answer && answer->status == 200 ? nlohmann::json::parse(answer->body, nullptr, false) : nlohmann::json();
     if (!json.is_object() || !json.contains("records") || !json["records"].is_array() || !json.contains("next") ||
         !json["next"].is_number_integer() || !json.contains("life"))
-      throw Error(ErrorCode::bad_data, place(), "what answers there is no live page of a run",
+      throw Error(ErrorCode::bad_data, place(), "the server there is not the live page of a run",
                   "give the run's --metrics_port");
     asked_ = true;
     unanswered_ = 0;
@@ -220,9 +220,9 @@ class PageFollower {
   /// What is to be said below the records, or nothing.
   std::string note() const {
     const auto times = std::to_string(unanswered_) + (unanswered_ == 1 ? " request" : " requests in a row");
-    if (ended()) return "the run's page is gone: no answer to " + times + "; above is what it said last";
+    if (ended()) return "the run's page is gone: no answer to " + times + "; its last state is above";
     return unanswered_ > 0
-               ? "no answer to " + times + "; asking again, " + std::to_string(kUnanswered) + " times in all"
+               ? "no answer to " + times + "; trying again, " + std::to_string(kUnanswered) + " times in all"
                : "";
   }
   std::string place() const { return "127.0.0.1:" + std::to_string(port_); }
@@ -255,8 +255,8 @@ class Follower {
   const std::vector<MetricRecord>& records() {
     std::error_code failure;
     if (!std::filesystem::is_regular_file(path_, failure))
-      throw Error(ErrorCode::bad_data, displayable(path_, 200), "there is no such file, so this is no run's folder",
-                  "give the --run_dir of a run, runs/latest say; it is there once the run has begun");
+      throw Error(ErrorCode::bad_data, displayable(path_, 200), "there is no such file, so this is not a run's folder",
+                  "give the --run_dir of a run, such as runs/latest; it is there once the run has begun");
     const auto size = std::filesystem::file_size(path_, failure);
     if (!failure && size < at_) {
       lines_ = {};

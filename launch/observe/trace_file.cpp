@@ -136,7 +136,8 @@ std::string describe_trace(const std::string& path, const ProfileSetting& window
   const auto sum = totals_over(ranks);
   std::string text = "trace: " + path + ": ";
   if (sum.first_step < 0)
-    return text + "no step of " + std::to_string(window.first) + " to " + std::to_string(window.last - 1) + " was made";
+    return text + "no step from " + std::to_string(window.first) + " to " + std::to_string(window.last - 1) +
+           " was made";
   const auto steps = static_cast<double>(sum.last_step - sum.first_step + 1) *
                      static_cast<double>(std::max<std::size_t>(1, ranks.size()));
   text += formatted(
@@ -154,14 +155,13 @@ std::string describe_trace(const std::string& path, const ProfileSetting& window
   }
   if (error > 0) text += "; clocks fit within " + std::to_string((error + 999) / 1000) + " us";
   for (const auto& [step, who] : late) {
-    text +=
-        "; " + rank_list(who) +
-        (step < 0 ? ": nothing, new since" : ": from step " + std::to_string(step) + " on, what was before is lost");
+    text += "; " + rank_list(who) +
+            (step < 0 ? ": nothing, since it joined later"
+                      : ": from step " + std::to_string(step) + " on, the steps before are lost");
   }
   const auto gone = began_with - static_cast<int>(ranks.size());
   if (gone > 0)
-    text += "; " + std::to_string(gone) + " of " + std::to_string(began_with) +
-            " ranks were lost, with what they had recorded";
+    text += "; " + std::to_string(gone) + " of " + std::to_string(began_with) + " ranks were lost with their records";
   if (!dropped.empty())
     text += "; " + rank_list(dropped) + " had more than " + std::to_string(TraceRecorder::kLimit) +
             " events: the last " + std::to_string(sum.dropped) + " are missing";

@@ -153,7 +153,7 @@ std::string find_program(const std::string& name) {
     if (runnable(name)) return name;
     struct stat info {};
     const bool there = ::stat(name.c_str(), &info) == 0;
-    throw Error(ErrorCode::unavailable, name, there ? "it is no executable file" : "there is no such program");
+    throw Error(ErrorCode::unavailable, name, there ? "it is not an executable file" : "there is no such program");
   }
   std::string path = std::getenv("PATH") ? std::getenv("PATH") : "/usr/bin:/bin";
   for (std::size_t start = 0; start <= path.size();) {
@@ -164,7 +164,7 @@ std::string find_program(const std::string& name) {
     start = end + 1;
   }
   throw Error(ErrorCode::unavailable, name, "there is no such program on the PATH",
-              "a program in this folder is written ./" + name);
+              "for a program in this folder write ./" + name);
 }
 
 }  // namespace troupe

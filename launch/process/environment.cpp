@@ -19,7 +19,7 @@ std::optional<long> number(const Get& get, const char* name, long minimum, long 
   if (error != std::errc() || end != value.data() + value.size() || parsed < minimum || parsed > maximum) {
     throw Error(
         ErrorCode::usage, std::string("environment variable ") + name,
-        "'" + value + "' is no whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum));
+        "'" + value + "' is not a whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum));
   }
   return parsed;
 }
@@ -35,7 +35,7 @@ RankEnvironment read_environment(const Get& given) {
   if (!rank || !world_size) {
     throw Error(ErrorCode::usage, std::string("environment variable ") + (rank ? "WORLD_SIZE" : "RANK"),
                 std::string("it is not set although ") + (rank ? "RANK" : "WORLD_SIZE") + " is",
-                "a launcher sets both; unset both for a rank alone");
+                "a launcher sets both; unset both to run a single rank");
   }
   const auto slot = number(get, "TROUPE_SLOT", 0, 1'000'000);
   const auto is_set = [&](const char* name) { return get(name) != nullptr && std::string(get(name)) == "1"; };

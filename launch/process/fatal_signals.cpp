@@ -25,7 +25,7 @@ extern "C" void on_fatal_signal(int number, siginfo_t* info, void*) {
   ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), kMostFrames), STDERR_FILENO);
   write_text("fatal: SIG");
   write_text(::sigabbrev_np(number));
-  write_text(", with the stack above; addr2line -Cfie PROGRAM +ADDRESS tells the lines\n");
+  write_text(", with the stack above; addr2line -Cfie PROGRAM +ADDRESS shows the lines\n");
   if (const char* told = number == SIGSEGV ? absent_memory_at(info->si_addr) : nullptr; told != nullptr) {
     write_text("fatal: ");
     write_text(told);

@@ -40,8 +40,8 @@ std::string ipv4_address_of(const std::string& host) {
     return text_of(*reinterpret_cast<const sockaddr_in*>(found->ai_addr));
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (look_up(bracketed ? host.substr(1, host.size() - 2) : host, nullptr, AF_INET6, 0, other_error))
-    throw Error(ErrorCode::usage, "host " + displayable(host, 200),
-                "it has an IPv6 address alone, and ranks speak IPv4", "give an IPv4 address, or a name that has one");
+    throw Error(ErrorCode::usage, "host " + displayable(host, 200), "it has only an IPv6 address, and ranks use IPv4",
+                "give an IPv4 address, or a name that has one");
   throw Error(ErrorCode::unavailable, "host " + displayable(host, 200), gai_strerror(error),
               "check the name, or give its address");
 }
@@ -49,7 +49,7 @@ std::string ipv4_address_of(const std::string& host) {
 void note_loopback_name(const std::string& host, const std::string& address) {
   if (!address.starts_with("127.") || host.starts_with("127.") || host == "localhost") return;
   std::fprintf(stderr,
-               "note: %s is %s on this machine, where others do not reach it; if there are any, give its address\n",
+               "note: %s is %s on this machine, which other hosts cannot reach; with several hosts give its address\n",
                displayable(host, 200).c_str(), address.c_str());
 }
 

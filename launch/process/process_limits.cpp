@@ -40,7 +40,7 @@ bool can_start_thread() {
     } catch (...) {  // said by the handler before
     }
   } else if (!can_start_thread()) {
-    why = "a library gave up";
+    why = "a library ended the process";
   }
   if (!why.empty()) {
     std::fprintf(stderr, "error: no thread can be started: %s; %s\n", why.c_str(), kRemedy);

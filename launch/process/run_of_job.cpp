@@ -15,7 +15,8 @@ RunOfJob RunOfJob::from_text(const std::string& text) {
   std::size_t begin = 0;
   for (auto* part : {&run.job_id, &run.folder, &run.run_id, &run.checkpoint, &run.outline}) {
     const auto end = text.find('\n', begin);
-    if (end == std::string::npos) throw Error(ErrorCode::bad_data, "coordinator", "it did not say which run it is of");
+    if (end == std::string::npos)
+      throw Error(ErrorCode::bad_data, "coordinator", "it did not say which run it belongs to");
     *part = text.substr(begin, end - begin);
     begin = end + 1;
   }

@@ -11,7 +11,7 @@ namespace troupe {
 ScratchFolder::ScratchFolder(const std::string& name) {
   std::error_code missing;
   const auto below = std::filesystem::temp_directory_path(missing);
-  if (missing) throw Error(ErrorCode::io, "TMPDIR", missing.message(), "name a folder that is there");
+  if (missing) throw Error(ErrorCode::io, "TMPDIR", missing.message(), "name a folder that exists");
   std::string path = (below / (name + "-XXXXXX")).string();
   if (::mkdtemp(path.data()) == nullptr) throw Error(ErrorCode::io, path, "it can't be made");
   path_ = path;

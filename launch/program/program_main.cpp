@@ -181,8 +181,8 @@ void place_faults(SimulationOptions& simulation) {
   const auto planned = planned_faults();
   for (const auto& fault : planned) {
     if (fault.slot == "coordinator" || std::stoll(fault.slot) >= simulation.world_size)
-      throw Error(ErrorCode::usage, "TROUPE_FAULT", "slot=" + fault.slot + " is no simulated rank",
-                  "they are 0 to " + std::to_string(simulation.world_size - 1));
+      throw Error(ErrorCode::usage, "TROUPE_FAULT", "slot=" + fault.slot + " is not a simulated rank",
+                  "ranks are 0 to " + std::to_string(simulation.world_size - 1));
     if (fault.signal != SIGKILL)
       throw Error(ErrorCode::usage, "TROUPE_FAULT", "signal=" + std::to_string(fault.signal) + " needs a process",
                   "a simulated rank is killed, by signal=9; troupe launch starts processes");

@@ -270,9 +270,10 @@ class Suite {
       if (found != outcome.losses.end() &&
           std::bit_cast<std::uint64_t>(found->second) == std::bit_cast<std::uint64_t>(loss))
         continue;
-      return fail(trial, "the loss of step " + std::to_string(step) + " has other bits than in the undisturbed job");
+      return fail(trial,
+                  "the loss of step " + std::to_string(step) + " is not that of the undisturbed job, bit for bit");
     }
-    if (outcome.last != expected.last) fail(trial, "the last loss has other bits than in the undisturbed job");
+    if (outcome.last != expected.last) fail(trial, "the last loss is not that of the undisturbed job, bit for bit");
   }
 
   void converges() {
@@ -301,7 +302,7 @@ class Suite {
           options_.strategy, kRanks, kEpochs, {{slot++ % kRanks, {place.name, place.step, ChaosKind::kill, 0ms}}}};
       const auto outcome = outcome_of(trial);
       if (!ends_well(trial, outcome)) continue;
-      if (place.always && outcome.generations < 2) fail(trial, "nobody was killed");
+      if (place.always && outcome.generations < 2) fail(trial, "no rank was killed");
       if (outcome.replicas_equal && options_.same_bits)
         same_bits(trial, outcome, undisturbed(trial.strategy, trial.ranks, trial.epochs));
       near_one_rank(trial, outcome);

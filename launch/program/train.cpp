@@ -12,7 +12,7 @@ Error first_batch_error(const c10::Error& error, const std::string& model, const
   for (const auto& [name, tensor] : batch.fields())
     fields += (fields.empty() ? "" : ", ") + name + " " + c10::str(tensor.sizes());
   return {ErrorCode::user, "the first batch", error.what_without_backtrace(),
-          "see whether " + model + " takes what the data set gives (" + data.name() + ": " + fields + ")"};
+          "check that " + model + " takes what the data set gives (" + data.name() + ": " + fields + ")"};
 }
 
 void run_steps(Rank& rank, const std::shared_ptr<const Dataset>& data, const torch::nn::Module& model,

@@ -46,12 +46,12 @@ void RunLock::take() {
   const auto path = normal(folder_);
   if (path.filename() == kLatest && path.parent_path().filename() == kRunsFolder)
     throw Error(ErrorCode::usage, "run_dir", "'" + displayable(folder_, 200) + "' is the link to the newest run",
-                "leave it out, and the run makes a folder of its own, or name another");
+                "leave it out for a new folder, or name another one");
   std::error_code failure;
   fs::create_directories(folder_, failure);
   if (failure) fail(folder_, failure.value());
   auto lock = std::make_unique<FolderLock>(folder_ + "/lock", folder_ + "/lock", displayable(folder_, 200),
-                                           "give each run a --run-dir of its own, or leave it out");
+                                           "give each run its own --run-dir, or leave it out");
   if (begins_) refuse_records_in(folder_);
   lock->sign();
   lock_ = std::move(lock);
@@ -90,7 +90,7 @@ void point_latest_to(const std::string& folder, int slot) {
   const auto there = fs::symlink_status(link, failure);
   if (fs::exists(there) && !fs::is_symlink(there)) {
     std::fprintf(stderr,
-                 "note: %s is no link but a run's own, of an older version, and stays as it is; this run is in %s\n",
+                 "note: %s is a run's folder of an older version, not a link, and stays as it is; this run is in %s\n",
                  link.c_str(), displayable(folder, 200).c_str());
     return;
   }
@@ -107,7 +107,7 @@ void refuse_records_in(const std::string& folder) {
   const auto records = folder + "/metrics.jsonl";
   if (!fs::is_regular_file(records, failure) || fs::file_size(records, failure) == 0) return;
   throw Error(ErrorCode::usage, displayable(folder, 200), "it holds another run's metrics.jsonl",
-              "another --run_dir starts a new run, --resume latest goes on with that one");
+              "choose another --run_dir for a new run, or continue that one with --resume latest");
 }
 
 }  // namespace troupe

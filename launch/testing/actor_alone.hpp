@@ -93,7 +93,7 @@ class ActorAlone {
         } catch (const std::exception& thrown) {
           *why = thrown.what();
         } catch (...) {
-          *why = "an exception that is no std::exception";
+          *why = "an exception that is not a std::exception";
         }
         return caf::exit_reason::unhandled_exception;
       });

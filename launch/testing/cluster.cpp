@@ -89,7 +89,7 @@ std::optional<ChaosKind> chaos_of(ClusterFault::Kind kind) {
 
 void check_backend(const Config& config) {
   if (config.backend != kBackend)
-    throw Error(ErrorCode::usage, "backend", config.backend + " does not wait as the schedule has it",
+    throw Error(ErrorCode::usage, "backend", config.backend + " does not wait in the order of the schedule",
                 "leave it out, or make the cluster with .parallel = true");
 }
 
@@ -415,7 +415,7 @@ TrainedRun Cluster::train(const Job& job, const Settings& settings) const {
     const auto& missed = run.missed()[0];
     throw Error(ErrorCode::usage, missed.to_code(),
                 missed.hits_message() ? "it never came: no such message was sent" + types_of(missed.message, run)
-                                      : "it never came: the rank did not come by that place",
+                                      : "it never came: the rank did not reach that place",
                 "steps count from 0, and the job made " + std::to_string(run.steps().size()));
   }
   return run;

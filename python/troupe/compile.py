@@ -21,7 +21,7 @@ def main(arguments=None):
     parser.add_argument("--autocast", choices=["bfloat16"], help="matrix products and the like in this type, as under torch.autocast")
     parser.add_argument("--recompute", metavar="BUDGET", type=float, default=1.0, help="share of the activations that is kept, 0 to 1; the rest is "
                         "computed again in backward (default: 1)")
-    parser.add_argument("--check", action="store_true", help="compare loss and gradients with Python's, by the compiled file")
+    parser.add_argument("--check", action="store_true", help="run the compiled file and compare its loss and gradients with Python's")
     options = parser.parse_args(arguments)
     quiet()
     try:

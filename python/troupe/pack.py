@@ -15,12 +15,12 @@ from .refusal import Refusal
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="troupe pack", description="Writes a data set's samples into files for `troupe train --data packed "
-                                     "--data_dir FOLDER`. Run again, it goes on where it was interrupted.")
+                                     "--data_dir FOLDER`. If it is run again, it continues where it was interrupted.")
     parser.add_argument("source", metavar="SOURCE.py:DATASET", help="a data set, a pair (train, held_out), or a function that returns one of them. "
                         "A sample is a tuple (input, target) or a dict of tensors, arrays or numbers")
     parser.add_argument("-o", "--output", metavar="FOLDER", required=True, help="the folder to write")
     parser.add_argument("--file_samples", metavar="N", type=int, help="samples of a file (default: about 64 MiB)")
-    parser.add_argument("--workers", metavar="N", type=int, default=0, help="processes that read samples (default: this one)")
+    parser.add_argument("--workers", metavar="N", type=int, default=0, help="processes that read samples (default: only this one)")
     parser.add_argument("--passes", metavar="N", type=int, default=1, help="for random augmentation: pack the training data N times; epoch e "
                         "reads pass e modulo N (default: 1)")
     options = parser.parse_args(arguments)
@@ -53,7 +53,7 @@ def fields_of(sample, index):
         try:
             fields[str(name)] = torch.as_tensor(value).detach().cpu().contiguous()
         except (TypeError, ValueError, RuntimeError):
-            raise Refusal(f"sample {index} has a {type(value).__name__} as {name}, which is no tensor; turn it into one, or leave it out") from None
+            raise Refusal(f"sample {index} has a {type(value).__name__} as {name}, which is not a tensor; turn it into one, or leave it out") from None
     return fields
 
 
@@ -77,7 +77,7 @@ def samples_from(dataset, first, workers):
         yield from DataLoader(Numbered(dataset, first), batch_size=None, shuffle=False, num_workers=workers)
         return
     if workers:
-        raise Refusal("--workers: the data set has no length and no samples by number, so that one process reads it")
+        raise Refusal("--workers: the data set has no length and no index, so only one process can read it; leave --workers out")
     for index, sample in enumerate(dataset):
         if index >= first:
             yield fields_of(sample, index)
@@ -99,7 +99,7 @@ def why_random(dataset):
     for index in sorted({i * (len(dataset) - 1) // 7 for i in range(8)}):
         (first, states), (again, later) = ((fields_of(dataset[index], index), random_states()) for _ in range(2))
         if any(not torch.equal(first[name], again[name]) for name in first if name in again):
-            return f"gives another sample {index} each time"
+            return f"gives a different sample {index} each time"
         for name, state in states.items():  # drawn in vain this time; a data set that sets a seed for each sample leaves it alike
             if state != later[name]:
                 return f"draws from {name} for sample {index}"
@@ -138,11 +138,11 @@ class Packing:
         self.key = {"source": source, "file_samples": file_samples, "passes": passes}
         self.fields, self.files, self.file_samples = None, [], file_samples
         if self.index.exists():
-            raise Refusal(f"{self.index} is there: the data is packed; remove the folder to pack it again")
+            raise Refusal(f"{self.index} exists: the data is already packed; remove the folder to pack it again")
         if self.journal.exists():
             before = json.loads(self.journal.read_text())
             if before["key"] != self.key:
-                raise Refusal(f"{folder} was begun with {before['key']}; go on with the same, or remove it")
+                raise Refusal(f"{folder} was begun with {before['key']}; continue with the same, or remove it")
             self.fields, self.files, self.file_samples = before["fields"], before["files"], before["file_samples"]
         elif any(self.folder.iterdir()):
             raise Refusal(f"{folder} is not empty")
@@ -213,7 +213,7 @@ def train_and_held_out(given):
 
 def pack(options):
     if options.passes < 1 or (options.file_samples is not None and options.file_samples < 1):
-        raise Refusal("--passes and --file_samples are at least 1")
+        raise Refusal("--passes and --file_samples must be at least 1")
     return pack_parts(*parts_of(options.source), options.output, source=options.source, file_samples=options.file_samples, workers=options.workers,
                       passes=options.passes)
 

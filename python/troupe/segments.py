@@ -114,7 +114,7 @@ def check_writes(capture, segments, place):
                 if kind == "buffer" and name in capture.unsaved:
                     raise Refusal(f"forward writes to the buffer {name}{at(node)}, which is not saved (persistent=False); let it be saved")
                 if kind != "buffer":
-                    raise Refusal(f"forward writes to {name}{at(node)}, which is a {kind}; it may write to buffers alone")
+                    raise Refusal(f"forward writes to {name}{at(node)}, which is a {kind}; it may write to buffers only")
             elif base in capture.fields:
                 raise Refusal(f"forward writes to the batch's {capture.fields[base]}{at(node)}; write to a clone")
             elif place.get(base) != i:
@@ -269,7 +269,7 @@ def chain(segments):
             if kind != "value" or depth.get(node, -1) < 0:
                 continue
             if depth[node] != last:
-                return f"a value of the block {segments[depth[node]].block} is used behind the block {segments[last].block}" + (
+                return f"a value of the block {segments[depth[node]].block} is used after the block {segments[last].block}" + (
                     f" ({line_of(segment.nodes[0])})" if line_of(segment.nodes[0]) else "")
         before = max((depth.get(node, -1) for kind, node in segment.arguments if kind == "value"), default=-1)
         if segment.block is not None:

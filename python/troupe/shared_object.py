@@ -36,7 +36,7 @@ def compiler():
     except Exception:  # it throws several types
         name = os.environ.get("CXX", "g++")
     if shutil.which(name) is None:
-        raise Refusal(f"there is no C++ compiler {name}; install g++ (Debian: apt-get install g++), or name one by CXX")
+        raise Refusal(f"there is no C++ compiler {name}; install g++ (Debian: apt-get install g++), or name one in CXX")
     return name
 
 
@@ -57,7 +57,7 @@ def work_folder(beside):
     places = [pathlib.Path(tempfile.gettempdir()), pathlib.Path(beside).resolve()]
     place = next((p for p in places if executes(p)), None)
     if place is None:
-        raise Refusal(f"nothing may be executed in {places[0]} nor in {places[1]} (mounted noexec); set TMPDIR to another folder")
+        raise Refusal(f"programs cannot be run in {places[0]} or {places[1]} (mounted noexec); set TMPDIR to another folder")
     folder = tempfile.TemporaryDirectory(prefix="troupe-compile-" if place == places[0] else ".troupe-compile-", dir=place)
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if not executes(cache if cache and os.path.isdir(cache) else places[0]):
@@ -101,7 +101,7 @@ class Compiling:
         self.trial.join()
         if not valid_vec_isa_list() and "avx2" in instruction_set():
             raise Refusal(f"PyTorch could not try the processor's vector instructions in {cache_dir()}, and code without them is slow; "
-                          "see that there is space, and remove that folder")
+                          "check that there is space, and remove that folder")
         if len(self.running) >= self.limit:
             self.wait_for_one()
         sys.stdout.flush()

@@ -86,14 +86,14 @@ def read(text):
     """The Source that `SOURCE.py:FUNCTION` describes."""
     function = attribute(text)
     if not callable(function):
-        raise Refusal(f"{text} is no function; the function returns (model, loss, batch)")
+        raise Refusal(f"{text} is not a function; name one that returns (model, loss, batch)")
     return checked(function())
 
 
 def checked(given):
     """The Source of (model, loss, batch) or (model, batch)."""
     if not isinstance(given, tuple) or len(given) not in (2, 3) or not isinstance(given[0], torch.nn.Module):
-        raise Refusal("the function returns no (model, loss, batch); model is a torch.nn.Module, loss may be left out, batch is an example: "
+        raise Refusal("the function does not return (model, loss, batch); model is a torch.nn.Module, loss may be left out, batch is an example: "
                       "a tuple (input, target) or a dict of tensors")
     model, batch = given[0], given[-1]
     loss = given[1] if len(given) == 3 and given[1] is not None else cross_entropy
@@ -105,7 +105,7 @@ def checked(given):
         raise Refusal("the example batch is neither a tuple (input, target) nor a dict of tensors")
     for name, tensor in fields.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-            raise Refusal(f"the example batch has {name!r}, which is no tensor")
+            raise Refusal(f"the example batch has {name!r}, which is not a tensor")
         if tensor.dim() == 0 or tensor.shape[0] < 2:
             raise Refusal(f"the example batch's {name} has the shape {tuple(tensor.shape)}; give at least 2 samples along the first dimension")
         if tensor.device.type != "cpu":

@@ -74,7 +74,7 @@ def example(data):
     try:
         fields = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
     except (KeyError, RuntimeError):
-        raise Refusal("the first samples have other names or shapes than one another; pad them, or cut them") from None
+        raise Refusal("the first samples differ in names or shapes; pad or cut them to the same shape") from None
     return fields if isinstance(first[0], dict) else tuple(fields.values())
 
 
@@ -87,7 +87,7 @@ def words(settings):
 def call(arguments):
     ended = subprocess.run([program(), *arguments]).returncode
     if ended != 0:
-        raise RuntimeError(f"troupe {arguments[0]} ended with exit code {ended}; what it printed has the cause")
+        raise RuntimeError(f"troupe {arguments[0]} ended with exit code {ended}; see its output for the cause")
 
 
 def take_weights(model, run, path):

@@ -116,8 +116,8 @@ config(9, "a key of 1 MB", "a" * 1_000_000 + " = 1\n", "job.toml:1")
 config(9, "100,000 brackets", "x = " + "[" * 100_000, "job.toml:1")
 config(9, "20,000 tables", "a = {b = {" * 20_000, "job.toml:1")
 config(9, "50 MiB", "# " + "a" * (50 << 20), "job.toml", "larger than 1 MiB")
-for what, make, says in [("a folder", lambda folder: (folder / "job.toml").mkdir(), ["no regular file"]), ("a FIFO", lambda folder: os.mkfifo(folder / "job.toml"), ["no regular file"]),
-                         ("an endless device", lambda folder: (folder / "job.toml").symlink_to("/dev/zero"), ["no regular file"]),
+for what, make, says in [("a folder", lambda folder: (folder / "job.toml").mkdir(), ["not a regular file"]), ("a FIFO", lambda folder: os.mkfifo(folder / "job.toml"), ["not a regular file"]),
+                         ("an endless device", lambda folder: (folder / "job.toml").symlink_to("/dev/zero"), ["not a regular file"]),
                          ("a loop of links", lambda folder: (folder / "job.toml").symlink_to("job.toml"), ["job.toml"]), ("nothing", None, ["there is no such"])]:
     case(10, f"config, {what}", [CLASSIFIER, *SHORT, "--config", "job.toml"], 2, "job.toml", *says, make=make)
 case(10, "config, an empty file", [CLASSIFIER, "--config", "job.toml", "--print-config"], 0, "batch_size = 64", make=text_file("job.toml", ""), accepted=True)

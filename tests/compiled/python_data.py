@@ -78,7 +78,7 @@ def check_data():
     shutil.rmtree(FOLDER / "classes-split", ignore_errors=True)
     ran = troupe("pack", "classes.py:split", "-o", FOLDER / "classes-split")
     passed(f"data split: {ran.stdout.strip()}", "15 samples to train on, 5 held out" in ran.stdout, ran.stderr[-300:])
-    for name, wanted in (("fake_flipped", "its augmentation is random"), ("words", "which is no tensor")):
+    for name, wanted in (("fake_flipped", "its augmentation is random"), ("words", "which is not a tensor")):
         ran = troupe("pack", f"classes.py:{name}", "-o", FOLDER / f"refused-{name}")
         passed(f"data {name}: {ran.stderr.strip()}", ran.returncode == 2 and wanted in ran.stderr, ran.stderr[-300:])
     shutil.rmtree(FOLDER / "classes-passes", ignore_errors=True)
@@ -169,7 +169,7 @@ def check_call():
     refuses("of a folder that is in use", "is not empty", folder=here)
     refuses("to resume nothing", "there is nothing to resume", resume=True)
     refuses("of an iterator", "can be read once only", data=iter(data[0]))
-    refuses("of ragged samples", "other names or shapes", data=[(torch.ones(2), 1), (torch.ones(3), 1)])
+    refuses("of ragged samples", "differ in names or shapes", data=[(torch.ones(2), 1), (torch.ones(3), 1)])
     refuses("of one sample", "at least 2 are needed", data=[(torch.ones(8), 1)])
     passed("call: a refusal leaves no folder", not os.path.exists(FOLDER / "call-refused"))
     refuses("with a setting that is not there", "ended with exit code", kind=RuntimeError, no_such_setting=1)

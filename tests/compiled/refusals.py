@@ -112,13 +112,13 @@ generator = (  # no length
 
 # function -> what stands in the line.
 COMPILE = {
-    "no_batch": "returns no (model, loss, batch)", "one_sample": "at least 2 samples", "uneven": "different numbers of samples: input 4, target 3",
+    "no_batch": "does not return (model, loss, batch)", "one_sample": "at least 2 samples", "uneven": "different numbers of samples: input 4, target 3",
     "control_flow": "(if x.sum() > 0:)", "item": "aten.item.default depends on a tensor's values at source.py",
     "masked": "aten.index.Tensor depends on a tensor's values at source.py", "noise": "aten.randn_like.default draws random numbers",
     "fixed_batch": "this number of samples", "no_call": "AOTInductor has no C++ call for aten::linalg_qr", "synchronised": "change is a SyncBatchNorm", "nothing_trained": "no parameter that requires a gradient", "no_grad": "no parameter has an effect on the loss",
     "vector_loss": "not a tensor with one number", "whole_loss": "is of torch.int64", "three": "returns 3 values", "unknown_key": "returns 'accuracy'",
     "sum_alone": "one of 'sum' and 'count'", "custom": "mine.twice.default is not PyTorch's own", "autocast_inside": "--autocast",
-    "writes_parameter": "forward writes to b.bias", "writes_unsaved": "not saved (persistent=False)", "missing": "has no missing", "X": "is no function",
+    "writes_parameter": "forward writes to b.bias", "writes_unsaved": "not saved (persistent=False)", "missing": "has no missing", "X": "is not a function",
 }
 
 
@@ -145,8 +145,8 @@ def check():
     refuses("compiler", troupe("compile", "source.py:fine", "-o", out, CXX="no-such-compiler"), "there is no C++ compiler no-such-compiler")
     refuses("torch", troupe("compile", "source.py:fine", "-o", out, TROUPE_PYTHON="/usr/bin/python3"), "PyTorch for Python is needed", (1,))
 
-    for name, wanted in (("random_rows", "gives another sample 0 each time: its augmentation is random"),
-                         ("seldom_random", "draws from random for sample 0: its augmentation is random"), ("ragged", "the same names, shapes and types"), ("words", "which is no tensor"),
+    for name, wanted in (("random_rows", "gives a different sample 0 each time: its augmentation is random"),
+                         ("seldom_random", "draws from random for sample 0: its augmentation is random"), ("ragged", "the same names, shapes and types"), ("words", "which is not a tensor"),
                          ("empty", "the data set is empty")):
         refuses(f"pack {name}", troupe("pack", f"source.py:{name}", "-o", folder / f"refused-{name}"), wanted)
 
@@ -180,9 +180,9 @@ def check():
     reads("another device", "only cpu is supported", lambda m: m.update(device="cuda"))
     reads("a newer format", "the format is not 1", lambda m: m.update(format=2))
     reads("others may write", "may be changed by other users", mode=0o666)
-    reads("a changed byte of code", "has other bytes in its section '0.backward'", flip=5000)
+    reads("a changed byte of code", "its section '0.backward' does not match its checksum", flip=5000)
     reads("a file cut off", "ends before its section", cut=len(content) - 300)
-    reads("no model at all", "is no compiled model", cut=10)
+    reads("no model at all", "is not a compiled model", cut=10)
     reads("a value from nowhere", "takes a value that is not computed yet", lambda m: m["passes"]["train"]["calls"][0]["arguments"].__setitem__(0, {"value": 7}))
     batch.write_bytes(safetensors({"input": torch.randn(4, 5), "target": torch.randint(3, (4,))}))
     reads("a batch of another shape", "the batch's input: its shape is [4, 5], and the model was compiled for (s", code=(65,))

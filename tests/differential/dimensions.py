@@ -208,7 +208,7 @@ REFUSED = [
             "uneven: with strategy … several ranks work on the same samples"),
     Refusal("feed accumulate", lambda j: j["feed"] == "uneven" and j["accumulate"] > 1, "uneven: grad_accum_steps is …"),
     Refusal("feed balance", lambda j: j["feed"] == "uneven" and j["balance"] != "equal",
-            "balance is '…', and here the program says how much each rank has"),
+            "balance is '…', and with rank.uneven the program decides how much each rank has"),
     Refusal("balance strategy", lambda j: j["balance"] != "equal" and any_phase(j, is_mesh),
             "balance: with strategy … several ranks work on the same samples"),
     Refusal("balance strategy", lambda j: j["balance"] != "equal" and any_phase(j, is_server), "ranks take parts of a batch by demand"),

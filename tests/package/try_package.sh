@@ -38,7 +38,7 @@ else
     /venv/bin/troupe launch --no-recovery --nproc 2 /bin/sh -c 'echo rank \$RANK of \$WORLD_SIZE' | tee out
     grep -q 'rank 0 of 2' out && grep -q 'rank 1 of 2' out
     /venv/bin/troupe checkpoint ls /work 2>&1 | grep 'no checkpoint'
-    /venv/bin/troupe new /work/mine | grep -q 'a wheel brings none'
+    /venv/bin/troupe new /work/mine | grep -q 'a wheel does not include them'
     /venv/bin/pip uninstall -q -y troupe && [ ! -e /venv/bin/troupe ]"
 fi
 say "$name is good"

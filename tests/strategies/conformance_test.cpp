@@ -166,7 +166,7 @@ TEST_CASE("[X01] the conformance suite names a strategy that loses its state wit
   register_kind<ForgetsState>("forgets_state");
   const auto report = conformance_of("forgets_state", 10, 0);
   REQUIRE(!report.passed());
-  CHECK(report.to_string().find("other bits than in the undisturbed job") != std::string::npos);
+  CHECK(report.to_string().find("not that of the undisturbed job, bit for bit") != std::string::npos);
 }
 
 TEST_CASE("[X01] gossip meets another rank each time and keeps the ranks' mean") {

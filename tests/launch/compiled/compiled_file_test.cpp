@@ -96,7 +96,8 @@ TEST_CASE("[U07] a compiled model that others may change, or that was changed, i
     REQUIRE(::unlink(path.c_str()) == 0);
   }
   made.sections[3] ^= 1;
-  CHECK_THAT(refusal_of(made.write(folder), ErrorCode::bad_data), Contains("other bytes in its section '0.forward'"));
+  CHECK_THAT(refusal_of(made.write(folder), ErrorCode::bad_data),
+             Contains("its section '0.forward' does not match its checksum"));
   made.sections.resize(10);
   CHECK_THAT(refusal_of(made.write(folder), ErrorCode::bad_data), Contains("ends before its section"));
   made = MadeFile();
@@ -104,9 +105,9 @@ TEST_CASE("[U07] a compiled model that others may change, or that was changed, i
   CHECK_THAT(refusal_of(made.write(folder), ErrorCode::unavailable), Contains("compiled for LibTorch 1.0"));
   const auto path = folder / "m.tm";
   std::ofstream(path, std::ios::binary) << "TROUPEM1" << std::string(8, '\xff');
-  CHECK_THAT(refusal_of(path, ErrorCode::bad_data), Contains("says that its manifest has"));
+  CHECK_THAT(refusal_of(path, ErrorCode::bad_data), Contains("it claims a manifest of"));
   std::ofstream(path, std::ios::binary) << "PK\x03\x04 and more than sixteen bytes";
-  CHECK_THAT(refusal_of(path, ErrorCode::bad_data), Contains("no compiled model"));
+  CHECK_THAT(refusal_of(path, ErrorCode::bad_data), Contains("not a compiled model"));
 }
 
 TEST_CASE("[U07] the processor's extensions that code needs are named if they are missing") {

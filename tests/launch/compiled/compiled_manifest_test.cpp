@@ -58,24 +58,25 @@ TEST_CASE("[U07] a manifest whose parts do not fit is refused, naming the part")
   CHECK_THAT(refusal_of([](Json& j) { j.erase("graphs"); }), Contains("key 'graphs' not found"));
   CHECK_THAT(refusal_of([](Json& j) { j["tensors"][0]["dtype"] = "F31"; }), Contains("the dtype 'F31' is unknown"));
   CHECK_THAT(refusal_of([](Json& j) { j["tensors"].push_back(j["tensors"][0]); }), Contains("'a.w' is there twice"));
-  CHECK_THAT(refusal_of([](Json& j) { j["tensors"][0]["tied"] = "a.x"; }), Contains("'a.w' is tied to none like it"));
-  CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["inputs"][0]["order"] = {0, 0}; }), Contains("no permutation"));
+  CHECK_THAT(refusal_of([](Json& j) { j["tensors"][0]["tied"] = "a.x"; }),
+             Contains("'a.w' is tied to a tensor that does not match it"));
+  CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["inputs"][0]["order"] = {0, 0}; }), Contains("not a permutation"));
   CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["saved"][0] = {"input", 2}; }), Contains("saved is out of range"));
-  CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["saved"][1][2] = {1, 1}; }), Contains("no permutation"));
+  CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["saved"][1][2] = {1, 1}; }), Contains("not a permutation"));
   CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["saved"][1].erase(2); }),
              Contains("how an activation is laid out"));
   CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["gradients"] = {0, 0}; }), Contains("has an index twice"));
   CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["tangents"] = {1}; }), Contains("tangents has the index 1"));
   CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["backward"] = false; }), Contains("without backward"));
   const auto call = [](Json& j) -> Json& { return j["passes"]["eval"]["calls"][0]; };
-  CHECK_THAT(refusal_of([&](Json& j) { call(j)["graph"] = 1; }), Contains("a graph that is not there"));
+  CHECK_THAT(refusal_of([&](Json& j) { call(j)["graph"] = 1; }), Contains("a graph that does not exist"));
   CHECK_THAT(refusal_of([&](Json& j) { call(j)["block"] = "b"; }), Contains("the block 'b', which is not there"));
   CHECK_THAT(refusal_of([&](Json& j) { call(j)["arguments"][0]["value"] = 1; }), Contains("not computed yet"));
   CHECK_THAT(refusal_of([&](Json& j) { call(j)["arguments"][1]["tensor"] = "x"; }), Contains("does not have"));
   CHECK_THAT(refusal_of([&](Json& j) { call(j)["arguments"][1] = {{"mask", 0.0}}; }), Contains("a mask's probability"));
-  CHECK_THAT(refusal_of([&](Json& j) { call(j)["arguments"].erase(1); }), Contains("number of arguments"));
-  CHECK_THAT(refusal_of([&](Json& j) { call(j)["results"] = {2}; }), Contains("numbered one after the other"));
-  CHECK_THAT(refusal_of([](Json& j) { j["passes"]["eval"]["loss"]["loss"] = 9; }), Contains("loss is no value"));
+  CHECK_THAT(refusal_of([&](Json& j) { call(j)["arguments"].erase(1); }), Contains("numbers of arguments"));
+  CHECK_THAT(refusal_of([&](Json& j) { call(j)["results"] = {2}; }), Contains("numbered consecutively"));
+  CHECK_THAT(refusal_of([](Json& j) { j["passes"]["eval"]["loss"]["loss"] = 9; }), Contains("loss is not a value"));
   CHECK_THAT(refusal_of([](Json& j) { j["sections"].erase(1); }), Contains("the code of graph 0 is missing"));
-  CHECK_THAT(refusal_of([](Json& j) { j["sections"].erase(2); }), Contains("the first values are missing"));
+  CHECK_THAT(refusal_of([](Json& j) { j["sections"].erase(2); }), Contains("the initial values are missing"));
 }

@@ -117,7 +117,7 @@ TEST_CASE("[T04] an unknown name is refused with the nearest known one, wherever
   CHECK_THAT(refused({}),
              Catch::Contains("TROUPE_BATHC_SIZE: there is no such setting; did you mean TROUPE_BATCH_SIZE?"));
   ::unsetenv("TROUPE_BATHC_SIZE");
-  CHECK_THAT(refused({"train"}), Catch::Contains("'train' is no flag"));
+  CHECK_THAT(refused({"train"}), Catch::Contains("'train' is not a flag"));
   CHECK_THAT(refused({"--lr"}), Catch::Contains("no value"));
   CHECK_THAT(refused({"--after_save", "true", "--save_every", "-1"}), Catch::Contains("after_save: nothing is saved"));
   CHECK_THAT(refused({"--batch_size", "64", "--grad_accum_steps", "3"}),
@@ -128,7 +128,7 @@ TEST_CASE("[T04] a refusal shows what it refuses in one line of printable charac
   CHECK_THAT(refused({"--batch_s\nize=3"}), Catch::Contains("'batch_s\\x0aize'"));
   CHECK_THAT(refused({"--batch_size", "3\n4"}), Catch::Contains("'3\\x0a4'"));
   CHECK_THAT(refused({"--dropout", "1\n2"}), Catch::Contains("'1\\x0a2'"));
-  CHECK_THAT(refused({"\033[2J"}), Catch::Contains("'\\x1b[2J' is no flag"));
+  CHECK_THAT(refused({"\033[2J"}), Catch::Contains("'\\x1b[2J' is not a flag"));
   CHECK(refused({"--" + std::string(100000, 'x') + "=3"}).size() < 300);
   testing::ScratchDirectory folder;
   for (const std::string text : {"[\"a\\nb\"]\nlr = 1\n", "\"a\\nb\" = 1\n", "[optimizer]\n\"a\\nb\" = [1]\n"}) {
@@ -163,7 +163,7 @@ TEST_CASE("[T04] a bad file is refused with its line") {
   CHECK_THAT(file(std::string(2 << 20, 'x')), Catch::Contains("larger than 1 MiB"));
   CHECK_THAT(file("[data]\nepochs = 3\n"), Catch::Contains("no setting 'data.epochs'"));
   CHECK_THAT(refused({"--config", folder / "none.toml"}), Catch::Contains("no such config file"));
-  CHECK_THAT(refused({"--config", folder.path()}), Catch::Contains("no regular file"));
+  CHECK_THAT(refused({"--config", folder.path()}), Catch::Contains("not a regular file"));
   CHECK(file("") == "accepted");
 }
 
@@ -248,7 +248,7 @@ TEST_CASE("[U06] --help NAME is a question, and only a program that can answer i
   CHECK(parse_config(config, 5, words, &topic) == ConfigAction::help);
   CHECK(topic == "lr");
   CHECK(config.epochs == 3);
-  CHECK_THAT(refused({"--help", "lr"}), Catch::Contains("'lr' is no flag"));
+  CHECK_THAT(refused({"--help", "lr"}), Catch::Contains("'lr' is not a flag"));
 }
 
 TEST_CASE("[U06] --no-NAME turns a switch off, the last of several flags holds, and only switches have it") {
@@ -258,7 +258,7 @@ TEST_CASE("[U06] --no-NAME turns a switch off, the last of several flags holds, 
   CHECK_FALSE(parse({"--tensorboard", "true", "--no-tensorboard"}).tensorboard);
   CHECK(parse({"--no-tensorboard"}).sources.at("tensorboard") == "--no-tensorboard");
   CHECK(parse({"--no-profile"}).profile == "false");
-  CHECK_THAT(refused({"--no-lr"}), Catch::StartsWith("--no-lr: lr is no switch") && Catch::Contains("--lr ..."));
+  CHECK_THAT(refused({"--no-lr"}), Catch::StartsWith("--no-lr: lr is not a switch") && Catch::Contains("--lr ..."));
   CHECK_THAT(refused({"--no-tensorboard=true"}), Catch::Contains("takes no value"));
   CHECK_THAT(refused({"--no-tensorbord"}), Catch::Contains("did you mean --no-tensorboard?"));
   Config config;
@@ -317,7 +317,7 @@ TEST_CASE("[U06] no variable of the launcher's is taken for a setting of the pro
   for (const auto& name : {"TROUPE_SLOT", "TROUPE_RESTARTS", "TROUPE_CHECKPOINT"}) ::unsetenv(name);
   for (const auto* taken : {"slot", "restarts", "checkpoint", "node", "step"}) {
     CHECK_THROWS_WITH(config.declare(taken, std::int64_t{1}, ""),
-                      Catch::Contains("the launcher has another use for TROUPE_") &&
+                      Catch::Contains("the launcher already uses TROUPE_") &&
                           Catch::Contains("choose another name than '" + std::string(taken) + "'"));
   }
 }

@@ -155,7 +155,7 @@ TEST_CASE("[U02] the ranks' parts show whether it is a mean of means or a wrong 
   together = {gradient("w", {3, 2, 4})};
   check_wrong(runs, DebugStep::gradients, Verdict::fail, "reduction of strategy ddp makes 2 times their mean");
   together = {gradient("w", {1.5, 1, 9})};
-  check_wrong(runs, DebugStep::gradients, Verdict::fail, "makes no sum of them");
+  check_wrong(runs, DebugStep::gradients, Verdict::fail, "does not add them up");
 }
 
 TEST_CASE("[U02] the cause of another gradient is what the records show") {
@@ -164,7 +164,7 @@ TEST_CASE("[U02] the cause of another gradient is what the records show") {
   together[0].gradients.whole = {gradient("w", {1, 1, 1})};
   together[0].gradients.local = {gradient("w", {1, 0, 0})};
   together[1].gradients.local = {gradient("w", {0, 1, 0})};
-  check_wrong(runs, DebugStep::gradients, Verdict::fail, "none that debug knows");
+  check_wrong(runs, DebugStep::gradients, Verdict::fail, "debug finds no cause");
   together[0].batch_norms = {"norm"};
   check_wrong(runs, DebugStep::gradients, Verdict::warn, "BatchNorm 'norm'");
   together[1].samples = {{"b"}};
@@ -220,7 +220,7 @@ TEST_CASE("[U02] tensors that are elsewhere, not finite or not the same on all r
   auto& first = runs.together.records[0];
   auto& other = runs.together.records[1];
   other.model[0].digest = "2";
-  check_wrong(runs, DebugStep::tensors, Verdict::warn, "w begins with other values on rank 1");
+  check_wrong(runs, DebugStep::tensors, Verdict::warn, "w has other initial values on rank 1");
   other.model[0].requires_grad = false;
   check_wrong(runs, DebugStep::tensors, Verdict::fail, "frozen on rank 1");
   other = record_of(1, 2);

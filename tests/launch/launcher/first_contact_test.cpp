@@ -62,9 +62,8 @@ TEST_CASE("[C03] a command whose other half is missing says so") {
   std::filesystem::copy_file(TROUPE_PROGRAM, folder / "troupe");
   const auto done = testing::RunningProcess({folder / "troupe", "checkpoint", "ls", folder.path()}).finish();
   CHECK(done.code == 69);
-  CHECK_THAT(
-      done.output,
-      Catch::Contains("troupe-checkpoint: No such file or directory; it is built and installed with this command"));
+  CHECK_THAT(done.output, Catch::Contains("troupe-checkpoint: No such file or directory; build or install Troupe "
+                                          "again: the program comes with this command"));
 }
 
 TEST_CASE("[E03] troupe new writes a project named after its folder, and nothing where something is") {
@@ -87,7 +86,7 @@ TEST_CASE("[E03] troupe new writes a project named after its folder, and nothing
   testing::write_text(folder / "my-digits/main.cpp", "mine");
   const auto again = run_troupe({"new", folder / "my-digits"});
   CHECK(again.code == 2);
-  CHECK_THAT(again.output, Catch::Contains("is there already, and not an empty folder"));
+  CHECK_THAT(again.output, Catch::Contains("already exists and is not an empty folder"));
   CHECK(text_of_file(folder / "my-digits/main.cpp") == "mine");
   CHECK(run_troupe({"new", folder / "my-digits/main.cpp"}).code == 2);
   CHECK(run_troupe({"new"}).code == 2);
@@ -103,7 +102,7 @@ TEST_CASE("[E03] troupe new of a wheel says that there is nothing to build again
   const auto made = testing::RunningProcess({folder / "wheel/bin/troupe", "new", folder / "mine"}).finish();
   INFO(made.output);
   CHECK(made.code == 0);
-  CHECK_THAT(made.output, Catch::Contains("a wheel brings none") && Catch::Contains("install the .deb") &&
+  CHECK_THAT(made.output, Catch::Contains("a wheel does not include them") && Catch::Contains("install the .deb") &&
                               !Catch::Contains("cmake -B"));
   std::filesystem::create_directories(folder / "wheel/lib/some-linux-gnu/cmake/troupe");
   CHECK_THAT(testing::RunningProcess({folder / "wheel/bin/troupe", "new", folder / "mine2"}).finish().output,

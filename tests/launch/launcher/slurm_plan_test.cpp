@@ -183,14 +183,16 @@ const std::vector<Situation> kSituations{
      {},
      0,
      "plan: 1 rank on 1 host, started from here\n  g7: rank 0, over ssh\n"
-     "troupe: note: 1 rank on g7, which has 8 GPUs; the job asks for no number of tasks, so Slurm counts CPUs; for one "
+     "troupe: note: 1 rank on g7, which has 8 GPUs; the job does not set a number of tasks, so Slurm counts CPUs; for "
+     "one "
      "rank on each GPU add --nproc-per-node 8\n"},
     {"GPUs and no number of tasks, many CPUs",
      eight_gpus("96"),
      {},
      0,
      "plan: 96 ranks on 1 host, started from here\n  g7: ranks 0 to 95, over ssh\n"
-     "troupe: note: 96 ranks on g7, which has 8 GPUs; the job asks for no number of tasks, so Slurm counts CPUs; for "
+     "troupe: note: 96 ranks on g7, which has 8 GPUs; the job does not set a number of tasks, so Slurm counts CPUs; "
+     "for "
      "one rank on each GPU add --nproc-per-node 8\n"},
     {"GPUs, and as many ranks by the flag",
      eight_gpus("96"),
@@ -211,7 +213,7 @@ const std::vector<Situation> kSituations{
      {},
      0,
      kTwoByTwo + "  asked to stop after 0 s\n"},
-    {"no Slurm job", {}, {}, 2, "troupe: --slurm: this is no Slurm job; use it inside sbatch, salloc or srun\n"},
+    {"no Slurm job", {}, {}, 2, "troupe: --slurm: this is not a Slurm job; use it inside sbatch, salloc or srun\n"},
 };
 
 std::string sorted_lines(std::string text) {  // the two streams come in either order

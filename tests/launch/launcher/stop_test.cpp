@@ -68,7 +68,7 @@ TEST_CASE("[L06] a signal that comes twice at once is one request: the job saves
     return;
   }
   CHECK(done.code == 128 + SIGTERM);
-  CHECK_THAT(done.output, Catch::Contains("checkpoint: ") && Catch::Contains("--resume latest goes on"));
+  CHECK_THAT(done.output, Catch::Contains("checkpoint: ") && Catch::Contains("continue with --resume latest"));
   CHECK(std::filesystem::exists(folder / "checkpoints/latest"));
 }
 
@@ -100,7 +100,7 @@ TEST_CASE(
   const auto done = job.finish();
   INFO(done.output);
   CHECK(done.code == 128 + SIGTERM);
-  CHECK_THAT(done.output, Catch::Contains("--resume latest goes on") && !Catch::Contains("the coordinator died"));
+  CHECK_THAT(done.output, Catch::Contains("continue with --resume latest") && !Catch::Contains("the coordinator died"));
 }
 
 TEST_CASE("[L07] a job with a time limit saves before it is over", "[share]") {
@@ -109,7 +109,7 @@ TEST_CASE("[L07] a job with a time limit saves before it is over", "[share]") {
   INFO(done.output);
   CHECK(done.code == 128 + SIGTERM);
   CHECK_THAT(done.output, Catch::Contains("the time limit is near: every rank") &&
-                              Catch::Contains("--resume latest goes on") && Catch::Contains("checkpoint: "));
+                              Catch::Contains("continue with --resume latest") && Catch::Contains("checkpoint: "));
 }
 
 TEST_CASE("[L05] a signal that was ignored at the start stays ignored") {
@@ -124,5 +124,5 @@ TEST_CASE("[L05] a signal that was ignored at the start stays ignored") {
   const auto done = job.finish();
   INFO(way << ", " << signal << "\n" << done.output);
   CHECK(done.code == 128 + SIGTERM);
-  CHECK_THAT(done.output, Catch::Contains("--resume latest goes on"));
+  CHECK_THAT(done.output, Catch::Contains("continue with --resume latest"));
 }

@@ -177,7 +177,7 @@ TEST_CASE("[L8] another job's node with the same port and keys is turned away, a
     const auto stranger = testing::RunningProcess(words).finish();
     INFO(stranger.output);
     CHECK(stranger.code == 2);
-    CHECK_THAT(stranger.output, Catch::Contains("the job at 127.0.0.1:" + port + " is another one: ") &&
+    CHECK_THAT(stranger.output, Catch::Contains("the job at 127.0.0.1:" + port + " is a different one: ") &&
                                     Catch::Contains(difference) && Catch::Contains("another --master-port"));
     CHECK(std::count(stranger.output.begin(), stranger.output.end(), '\n') == 1);
   }
@@ -270,7 +270,7 @@ TEST_CASE("[K01] under srun a node waits for its keys, and takes none from a fol
   const auto done = node.finish();
   INFO(done.output);
   CHECK(done.code == (others ? 65 : 130));
-  if (others) CHECK_THAT(done.output, Catch::Contains("it is not a folder of this user alone"));
+  if (others) CHECK_THAT(done.output, Catch::Contains("it is not a folder that only this user can access"));
 }
 
 TEST_CASE("[K03] a log that is a pipe without a reader ends the launch, and does not hang it") {

@@ -66,7 +66,7 @@ TEST_CASE("[S04] a command that takes too long is ended with all that it started
       ends_of("(while :; do sleep 1000; done) & echo $! > " + folder.path() + "/child; wait", Milliseconds(300));
   REQUIRE(ends.size() == 1);
   CHECK_FALSE(ends[0].succeeded);
-  CHECK(ends[0].text == "after_save, step 7: was ended after 300 ms (after_save_timeout)");
+  CHECK(ends[0].text == "after_save, step 7: was stopped after 300 ms (after_save_timeout)");
   const auto child = std::stoi(testing::read_text(folder / "child"));
   while (lives(child)) std::this_thread::yield();
 }

@@ -124,7 +124,7 @@ TEST_CASE("[T08] a rank that can write its trace nowhere says that it is lost, a
   LoopTrace trace(traced(folder / "file"), {.job_id = "job"});
   record_a_step(trace);
   CHECK(trace.write_alone(3, "h") ==
-        "trace: what rank 3 recorded is lost: " + (folder / "file") + "/trace: Not a directory");
+        "trace: the part of rank 3 is lost: " + (folder / "file") + "/trace: Not a directory");
   CHECK(trace.write_alone(3, "h").empty());
 }
 

@@ -110,7 +110,7 @@ TEST_CASE("[U05] weights that differ are refused with the first differences, and
              Contains("load_weights " + path) && Contains("'body.bias'") && Contains("LoadOptions::rename") &&
                  !Contains("init_"));
   CHECK_THAT(weights_refusal(net, path, {"encodr.=body.", true}, ErrorCode::usage),
-             Contains("rename: no tensor of the file begins with 'encodr.'"));
+             Contains("rename: no tensor name in the file begins with 'encodr.'"));
   CHECK_THAT(weights_refusal(net, path, {"body.", true}, ErrorCode::usage), Contains("rename") && Contains("old=new"));
   CHECK_THAT(weights_refusal(net, path, {"", true}, ErrorCode::mismatch), Contains("no tensor fits"));
   CHECK_THAT(weights_refusal(net, folder / "nothing", {}, ErrorCode::usage),

@@ -88,6 +88,6 @@ TEST_CASE("[F05] a model starts from a checkpoint's model, without its optimizer
   REQUIRE(model.size() == 3);
   CHECK(model[2].first == "weight");
   CHECK(read_model(scratch / "checkpoints/step-00000004", true).size() == 4);
-  CHECK_THROWS_WITH(read_model(scratch.path()), Contains("is no checkpoint and holds none"));
+  CHECK_THROWS_WITH(read_model(scratch.path()), Contains("is not a checkpoint and contains none"));
   CHECK_THROWS_WITH(read_model(scratch / "nowhere.pt"), Contains("is not there"));
 }

@@ -166,9 +166,9 @@ TEST_CASE("[L08] frames that CAF does not survive are seen however they are cut"
     std::string bytes;
     const char* why;
   };
-  const std::vector<Case> cases{{frame(0, 0), "the first frame is no handshake"},
+  const std::vector<Case> cases{{frame(0, 0), "the first frame is not a handshake"},
                                 {frame(1, 0), "a frame with the wrong length"},
-                                {frame(2, 3, "abc"), "the first frame is no handshake"},
+                                {frame(2, 3, "abc"), "the first frame is not a handshake"},
                                 {frame(7, 1), "no such operation in a frame"},
                                 {frame(255, 1), "no such operation in a frame"},
                                 {frame(1, 257), "a handshake that is too long"},
@@ -289,13 +289,12 @@ TEST_CASE("[L08] the gate refuses strangers, says why, and counts them") {
   CHECK(link_failure(world, theirs) == kOtherKeys);
   // The right authority to trust, and a certificate of another's.
   CHECK(link_failure(world, {ours.authority, theirs.certificate, theirs.key, ours.token})
-            .find("does not take our keys") != std::string::npos);
+            .find("does not accept our keys") != std::string::npos);
   INFO(world.lines.all());
   CHECK(world.lines.wait_for("a certificate that is not the job's"));
   // A certificate of the job's with another token: stolen, or a job's before.
-  CHECK(
-      link_failure(world, {ours.authority, ours.certificate, ours.key, theirs.token}).find("does not take our keys") !=
-      std::string::npos);
+  CHECK(link_failure(world, {ours.authority, ours.certificate, ours.key, theirs.token})
+            .find("does not accept our keys") != std::string::npos);
   CHECK(world.lines.wait_for("a wrong token"));
   CHECK(world.inside.nobody());
 
@@ -343,7 +342,7 @@ TEST_CASE("[K01] a process goes by its own name: that of another one that is her
   const int liar = connect(others);
   send_all(liar, greeting("node a"));
   CHECK(ends(liar));
-  CHECK(world.lines.wait_for("the name of another process that is here"));
+  CHECK(world.lines.wait_for("the name of another process that is connected"));
   const int liar_inside = world.inside.accept();
   CHECK(receive(liar_inside, 1).empty());  // CAF has not seen a byte of it
   // The process itself may come again before its first connection is known to be broken, and later others may.

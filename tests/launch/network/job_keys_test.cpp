@@ -94,7 +94,7 @@ TEST_CASE("[K03] what a cleaner removes of a job's keys is made again before a p
   std::filesystem::remove_all(folder.path());
   std::filesystem::create_directory(folder.path());
   std::filesystem::permissions(folder.path(), std::filesystem::perms(0777));
-  CHECK_THROWS_WITH(folder.restore(), Catch::Contains("not a folder of this user alone"));
+  CHECK_THROWS_WITH(folder.restore(), Catch::Contains("not a folder that only this user can access"));
 }
 
 TEST_CASE("[L08] keys lie in a folder that only their user reads, and go with it") {
@@ -114,14 +114,14 @@ TEST_CASE("[L08] keys lie in a folder that only their user reads, and go with it
     CHECK_THROWS_WITH(KeyFolder::read(path), Catch::Contains("key.pem") && Catch::Contains("others may read it"));
     ::chmod(KeyFolder::key(path).c_str(), 0600);
     ::chmod(path.c_str(), 0755);
-    CHECK_THROWS_WITH(KeyFolder::read(path), Catch::Contains("not a folder of this user alone"));
+    CHECK_THROWS_WITH(KeyFolder::read(path), Catch::Contains("not a folder that only this user can access"));
     ::chmod(path.c_str(), 0700);
     std::filesystem::rename(KeyFolder::key(path), path + "/kept");
     REQUIRE(::mkfifo(KeyFolder::key(path).c_str(), 0600) == 0);
-    CHECK_THROWS_WITH(KeyFolder::read(path), Catch::Contains("key.pem") && Catch::Contains("no regular file"));
+    CHECK_THROWS_WITH(KeyFolder::read(path), Catch::Contains("key.pem") && Catch::Contains("not a regular file"));
     std::filesystem::rename(path + "/kept", KeyFolder::key(path));
     std::ofstream(path + "/token") << "none";
-    CHECK_THROWS_WITH(KeyFolder::read(path), Catch::Contains("no token of 64"));
+    CHECK_THROWS_WITH(KeyFolder::read(path), Catch::Contains("not a token of 64"));
   }
   CHECK_FALSE(std::filesystem::exists(path));
   CHECK_THROWS_WITH(KeyFolder::read(path), Catch::Contains("is it a folder of a job's keys?"));

@@ -361,7 +361,7 @@ TEST_CASE("[T07] troupe top --port shows what the live page of a run has, and re
     other.stop();
     thread.join();
     CHECK(shown.code == 65);
-    CHECK_THAT(shown.output, Catch::Contains("no live page"));
+    CHECK_THAT(shown.output, Catch::Contains("not the live page"));
   }
   for (const std::vector<std::string>& bad : {std::vector<std::string>{"--port"},
                                               {"--port", "0"},

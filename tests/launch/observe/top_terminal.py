@@ -100,7 +100,7 @@ page = Page(0, "first", [record("start", 0), record("train", 7)])
 start("--port", str(page.port))
 assert read_until("step 7 "), seen
 page.close()
-assert read_until("no answer to 1 request; asking again, 10 times in all"), seen
+assert read_until("no answer to 1 request; trying again, 10 times in all"), seen
 assert read_until("no answer to 2 requests in a row"), seen
 page = Page(page.port, "second", [record("start", 0), record("train", 9)])
 assert read_until("step 9 "), seen
@@ -108,7 +108,7 @@ page.close()
 assert wait_for_end() == 0, seen
 assert "no answer to 9 requests in a row" in seen, seen
 last = seen.rsplit("\x1b[H", 1)[1]
-assert "step 9 " in last and "the run's page is gone: no answer to 10 requests in a row; above is what it said last" in last, seen
+assert "step 9 " in last and "the run's page is gone: no answer to 10 requests in a row; its last state is above" in last, seen
 
 # The end of a run that is told is the end at once.
 page = Page(0, "first", [record("start", 0), record("train", 7), record("end", 7, error="")])

@@ -510,9 +510,9 @@ TEST_CASE(
   auto late = rank_of(1, 12, 12), empty = rank_of(2, -1, -1);
   late.totals.dropped = 5;
   const auto text = describe_trace("r/trace.json", window, {rank_of(0, 10, 12), late, empty}, 4);
-  CHECK(text.find("rank 1: from step 12 on, what was before is lost") != std::string::npos);
-  CHECK(text.find("rank 2: nothing, new since") != std::string::npos);
+  CHECK(text.find("rank 1: from step 12 on, the steps before are lost") != std::string::npos);
+  CHECK(text.find("rank 2: nothing, since it joined later") != std::string::npos);
   CHECK(text.find("1 of 4 ranks were lost") != std::string::npos);
   CHECK(text.find("rank 1 had more than 200000 events: the last 5 are missing") != std::string::npos);
-  CHECK(describe_trace("r/trace.json", window, {empty}, 1) == "trace: r/trace.json: no step of 10 to 12 was made");
+  CHECK(describe_trace("r/trace.json", window, {empty}, 1) == "trace: r/trace.json: no step from 10 to 12 was made");
 }

@@ -108,7 +108,8 @@ TEST_CASE("[K06] [L04] what can't be detached or attached to is named, with the 
   testing::ScratchDirectory folder;
   const auto nothing = attach(folder / "none");
   CHECK(nothing.code == 69);
-  CHECK_THAT(nothing.output, Catch::Contains("no job of yours on this host has this folder; troupe ps lists them"));
+  CHECK_THAT(nothing.output,
+             Catch::Contains("no job of yours on this host has this folder; see troupe ps for your jobs"));
 
   Launch plain(1, kLong);
   REQUIRE(plain.wait_for("step 5/"));

@@ -87,7 +87,7 @@ TEST_CASE(
   const auto coordinator = coordinator_of(launch);
   REQUIRE(coordinator > 0);
   ::kill(coordinator, SIGSTOP);
-  REQUIRE(launch.wait_for("troupe: the coordinator has been silent for 3 s, and is ended"));
+  REQUIRE(launch.wait_for("troupe: the coordinator has been silent for 3 s and is killed"));
   REQUIRE(launch.wait_for("troupe: the coordinator takes over at generation 1"));
   const auto output = loses_a_rank_and_goes_on(launch);
   CHECK_THAT(output, Catch::Contains("generation 2: 1 rank replaced") && !Catch::Contains("is silent"));
@@ -104,7 +104,7 @@ TEST_CASE(
   REQUIRE(launch.wait_for("step 10/"));
   ::kill(coordinator_of(launch), SIGKILL);
   REQUIRE(launch.wait_for("troupe: the coordinator did not start (signal 9"));
-  REQUIRE(launch.wait_for("the ranks train on, the next try is in 400 ms"));
+  REQUIRE(launch.wait_for("the ranks keep training, the next try is in 400 ms"));
   REQUIRE(launch.wait_for("troupe: the coordinator listens on port "));
   loses_a_rank_and_goes_on(launch);  // the replacement finds the new port, too
 }
@@ -692,7 +692,7 @@ TEST_CASE("[L05] fault 38: with too few threads a job ends with an error that sa
     if (done.code == 0) continue;
     ++failed;
     CHECK_THAT(done.output,
-               Catch::Contains("Resource temporarily unavailable") || Catch::Contains("a library gave up"));
+               Catch::Contains("Resource temporarily unavailable") || Catch::Contains("a library ended the process"));
     CHECK_THAT(done.output, Catch::Contains("raise the limit of processes"));
   }
   CHECK(failed > 0);

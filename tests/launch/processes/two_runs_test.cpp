@@ -86,7 +86,7 @@ void check_refused(const Finished& done, const std::string& folder) {
   INFO(done.output);
   CHECK(done.code == 2);
   CHECK_THAT(done.output, Catch::Contains(folder + " holds another run's checkpoints, the newest of step 16; ") &&
-                              Catch::Contains("--resume latest goes on from it, another --checkpoint_dir starts"));
+                              Catch::Contains("continue it with --resume latest, or choose another --checkpoint_dir"));
   CHECK(testing::count_of(done.output, "error: rank 0") == 1 + testing::count_of(done.output, "its last line"));
   CHECK_THAT(done.output, !Catch::Contains("model: "));
 }
@@ -156,7 +156,7 @@ TEST_CASE("[R02] a second job with the checkpoint folder of one that trains is r
   INFO(fourth.output);
   CHECK(fourth.code == 69);
   CHECK_THAT(fourth.output, Catch::Contains(first.folder() / "run") && Catch::Contains(": another job (process ") &&
-                                Catch::Contains(" since ") && Catch::Contains("give each run a --run-dir of its own"));
+                                Catch::Contains(" since ") && Catch::Contains("give each run its own --run-dir"));
   first.signal(SIGTERM);
   CHECK(first.finish().code == 143);
 }
@@ -236,7 +236,8 @@ TEST_CASE("[R01] a folder runs/latest of an older version stays as it is") {
   const auto done = run_in(folder, launched({"--nproc", "1"}) + Words{"--save_every", "-1"});
   INFO(done.output);
   CHECK(done.code == 0);
-  CHECK_THAT(done.output, Catch::Contains("note: runs/latest is no link") && Catch::Contains("stays as it is"));
+  CHECK_THAT(done.output, Catch::Contains("note: runs/latest is a run's folder of an older version") &&
+                              Catch::Contains("stays as it is"));
   CHECK(testing::read_text(folder / "runs/latest/metrics.jsonl") == "mine");
   CHECK(entries_in(folder / "runs").size() == 2);
 }
@@ -255,7 +256,7 @@ TEST_CASE("[R01] a second job with the run folder of one that trains is refused,
     CHECK(second.code == 69);
     CHECK_THAT(second.output,
                Catch::Contains(folder + ": another job (process " + std::to_string(first.pid()) + " on ") &&
-                   Catch::Contains("--run-dir of its own"));
+                   Catch::Contains("give each run its own --run-dir"));
     CHECK(!fs::exists(other / "c/latest"));
   }
   CHECK(testing::read_text(folder + "/rank0.log").starts_with(log));
@@ -279,7 +280,7 @@ TEST_CASE("[R01] a run folder that holds another run's records is refused, unles
     const auto done = run_in(folder, words + elsewhere);
     INFO(done.output);
     CHECK(done.code == 2);
-    CHECK_THAT(done.output, Catch::Contains(run + ": it holds another run's metrics.jsonl; another --run_dir starts") &&
+    CHECK_THAT(done.output, Catch::Contains(run + ": it holds another run's metrics.jsonl; choose another --run_dir") &&
                                 Catch::Contains("--resume latest") && !Catch::Contains("model: "));
   }
   auto now = files_of(run);
@@ -420,7 +421,7 @@ TEST_CASE("[R06] a name is its IPv4 address; IPv6 and a name that nobody knows a
   CHECK(ipv4_address_of("127.0.0.3") == "127.0.0.3");
   CHECK(local_address_towards("localhost", 22) == "127.0.0.1");
   for (const char* address : {"::1", "[::1]", "fd00::7"})
-    CHECK_THROWS_WITH(ipv4_address_of(address), Catch::Contains(address) && Catch::Contains("IPv6 address alone"));
+    CHECK_THROWS_WITH(ipv4_address_of(address), Catch::Contains(address) && Catch::Contains("only an IPv6 address"));
   CHECK_THROWS_WITH(ipv4_address_of("no-such-host.invalid"), Catch::Contains("no-such-host.invalid"));
 
   const ScratchDirectory folder;
@@ -430,7 +431,7 @@ TEST_CASE("[R06] a name is its IPv4 address; IPv6 and a name that nobody knows a
     INFO(done.output);
     CHECK(done.code == 2);
     CHECK(testing::count_of(done.output, "\n") == 1);
-    CHECK_THAT(done.output, Catch::Contains("IPv6 address alone, and ranks speak IPv4"));
+    CHECK_THAT(done.output, Catch::Contains("only an IPv6 address, and ranks use IPv4"));
   }
   CHECK(!fs::exists(folder / "runs"));
 }

@@ -201,7 +201,7 @@ TEST_CASE("[T02] a schedule by code and one by the config are refused, and so is
                  sets(rank);
                  sets(rank);
                }),
-               Catch::Contains("given before"));
+               Catch::Contains("called before"));
   }
   SECTION("within the loop") {
     CHECK_THAT(error_of([&](Rank& rank) {

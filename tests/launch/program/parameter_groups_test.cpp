@@ -207,8 +207,8 @@ TEST_CASE("[U04] what fits no parameter is refused in a line with the nearest na
              Contains("no_decay: no parameter of the model fits 'lineer.bias'; did you mean linear.bias?"));
   CHECK_THAT(refusal_of(model, "norm"), Contains("did you mean norms?"));
   CHECK_THAT(refusal_of(model, "bias.*"), Contains("no_decay: no parameter of the model fits 'bias.*'"));
-  CHECK_THAT(refusal_of(model, "norms,,biases"), Contains("no_decay: a word of it is empty"));
-  CHECK_THAT(refusal_of(model, "norms,"), Contains("a word of it is empty"));
+  CHECK_THAT(refusal_of(model, "norms,,biases"), Contains("no_decay: one of its patterns is empty"));
+  CHECK_THAT(refusal_of(model, "norms,"), Contains("one of its patterns is empty"));
   CHECK_THAT(refusal_of(model, "norms biases"), Contains("'norms biases' has a space in it"));
   CHECK_THAT(refusal_of(model, "", {{"*", 1}, {"head.*", 10}}),
              Contains("parameter group 2: no parameter of the model fits 'head.*'"));

@@ -140,7 +140,7 @@ TEST_CASE("[R06] a run that resumes with fewer samples leaves no epoch out, and 
 }
 
 TEST_CASE("[R06] other data than a checkpoint's is told by what is known of both") {
-  CHECK(data_change({160, 5}, {32, 6}) == "the data had 160 samples, and has 32");
+  CHECK(data_change({160, 5}, {32, 6}) == "the data had 160 samples, and now has 32");
   CHECK(data_change({160, 5}, {160, 6}) == "the data is in other files: their names or lengths differ");
   CHECK(data_change({160, 5}, {160, 5}).empty());
   CHECK(data_change({160, 0}, {160, 6}).empty());

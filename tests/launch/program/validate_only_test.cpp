@@ -225,7 +225,7 @@ TEST_CASE("[U05] validate_only without a model, without held-out data or in a lo
                      const auto optimizer = rank.make_optimizer(*net);
                      rank.step(*optimizer);
                    }),
-             Contains("validate_only: this program's loop takes its batches elsewhere"));
+             Contains("validate_only: this program's loop does not take its batches from Troupe"));
 }
 
 TEST_CASE("[U05] a program with --validate-only reads the newest run, keeps records apart, and runs/latest stays") {

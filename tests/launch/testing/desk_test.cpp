@@ -310,7 +310,7 @@ TEST_CASE("[U04] at a save the state that differs is named, and the rank") {
           .train(job,
                  {.max_steps = 2, .batch_size = 24, .more = {{"checkpoint_dir", folder.path()}, {"save_every", "1"}}});
   CHECK(run.exit_code() != 0);
-  CHECK_THAT(run.error(), Catch::Contains("rank 2 holds another state 'history' than the others"));
+  CHECK_THAT(run.error(), Catch::Contains("the state 'history' of rank 2 differs from that of the other ranks"));
 }
 
 TEST_CASE("[U04] a validation that a signal cuts off is done by the run that goes on, before its first step") {
@@ -405,7 +405,7 @@ TEST_CASE("[U04] names, weights and places that can't be are refused in a line")
   };
   std::int64_t number = 0;
   CHECK_THAT(error_of([](auto& rank) { rank.log("", 1.0); }), Catch::Contains("has no name"));
-  CHECK_THAT(error_of([](auto& rank) { rank.log("a=b", 1.0); }), Catch::Contains("'a=b' is no name"));
+  CHECK_THAT(error_of([](auto& rank) { rank.log("a=b", 1.0); }), Catch::Contains("'a=b' is not a valid name"));
   CHECK_THAT(error_of([](auto& rank) { rank.log("lr", 1.0); }), Catch::Contains("that Troupe reports itself"));
   CHECK_THAT(error_of([](auto& rank) { rank.log("x", at::zeros({2})); }), Catch::Contains("has 2 elements"));
   CHECK_THAT(error_of([](auto& rank) { rank.log("x", 1.0, troupe::Reduce::mean, -1.0); }, false),
@@ -417,7 +417,7 @@ TEST_CASE("[U04] names, weights and places that can't be are refused in a line")
                  },
                  false),
              Catch::Contains("reduced by mean and by max"));
-  CHECK_THAT(error_of([&](auto& rank) { rank.state("a.b", number); }), Catch::Contains("'a.b' is no name"));
+  CHECK_THAT(error_of([&](auto& rank) { rank.state("a.b", number); }), Catch::Contains("'a.b' is not a valid name"));
   CHECK_THAT(error_of([&](auto& rank) {
                rank.state("a", number);
                rank.state("a", number);
