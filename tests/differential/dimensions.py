@@ -211,7 +211,7 @@ REFUSED = [
             "balance is '…', and here the program says how much each rank has"),
     Refusal("balance strategy", lambda j: j["balance"] != "equal" and any_phase(j, is_mesh),
             "balance: with strategy … several ranks work on the same samples"),
-    Refusal("balance strategy", lambda j: j["balance"] != "equal" and any_phase(j, is_server), "ranks take parts of a batch by demand"),
+    Refusal("balance strategy", lambda j: j["balance"] != "equal" and any_phase(j, is_server), "ranks take parts of a batch on demand"),
     Refusal("early_update clip_norm", lambda j: j["early_update"] and j["clip_norm"] > 0,
             "clip_norm must know all of the gradient before any of it is applied"),
     Refusal("early_update loss_scaler amp", lambda j: j["early_update"] and has_scaler(j),

@@ -137,8 +137,8 @@ TEST_CASE("[F02] a policy that can't be is refused with its reason", "[wrap]") {
   };
   refused("layers", "there is no policy 'layers'");
   refused("block:3", "takes no value");
-  refused("numel:many", "'many' is no positive whole number");
-  refused("numel:0", "no positive whole number");
+  refused("numel:many", "'many' is not a positive whole number");
+  refused("numel:0", "not a positive whole number");
   refused("type:", "is empty");
   refused("name:a,,b", "is empty");
   refused("type:Linear", "the module layers.0.attention.qkv (Linear) is no block");

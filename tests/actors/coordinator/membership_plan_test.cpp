@@ -337,7 +337,7 @@ TEST_CASE("[L04] members leave once all have stopped for it between two steps, a
     const auto answer = plan_membership(q);
     CHECK(answer.action == Action::park);
     CHECK(answer.reason ==
-          "rank 1 on a leaves (SIGTERM): 3 ranks left and nobody to replace the others; the job needs 4");
+          "rank 1 on a leaves (SIGTERM): 3 ranks left and none to replace the others; the job needs 4");
   }
   SECTION("all leave") {
     for (auto& survivor : q.survivors) survivor.leaves = "SIGTERM", survivor.report->leaves = true;
