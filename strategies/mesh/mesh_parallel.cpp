@@ -24,7 +24,7 @@ Mesh mesh_of(const StrategyContext& context) {
 void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
   if (options.comm_hook != "none") {
     throw Error(ErrorCode::usage, "comm_hook",
-                "'" + options.comm_hook + "' works on ddp's buckets, which " + options.strategy + " has not",
+                "'" + options.comm_hook + "' works on ddp's buckets, which " + options.strategy + " does not have",
                 "leave it at none");
   }
   if (options.sync_batchnorm) {

@@ -65,8 +65,8 @@ ErrorReport GlooCommunicator::explain(const CollectiveRecord& record, bool timed
   if (!silent.empty() && timed_out) {
     return ErrorReport{
         .code = ErrorCode::timeout,
-        .cause =
-            name_ranks(options(), silent) + " did not come within " + std::to_string(options().timeout.count()) + " ms",
+        .cause = name_ranks(options(), silent) + " did not arrive within " + std::to_string(options().timeout.count()) +
+                 " ms",
         .remedy = "a rank may hang or have taken another branch; raise collective_timeout if it is only slow"};
   }
   if (!silent.empty()) {

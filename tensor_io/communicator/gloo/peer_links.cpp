@@ -202,7 +202,7 @@ class Connecting {
     if (!silent.empty()) throw_link_fault(silent, "nothing answers");
     throw Error(
         ErrorCode::timeout, operation_,
-        name_ranks(options_, absent) + " did not come within " + std::to_string(options_.timeout.count()) + " ms",
+        name_ranks(options_, absent) + " did not arrive within " + std::to_string(options_.timeout.count()) + " ms",
         "is every rank running, and no link between two of them cut?");
   }
 

@@ -163,7 +163,7 @@ void ShmGroup::wait(shm::Bell& bell, Ready ready, Missing missing) {
     if (absent.empty()) return;
     if (Clock::now() >= deadline) {
       throw Error(ErrorCode::timeout, {},
-                  names(absent) + " did not come within " + std::to_string(options_.timeout.count()) + " ms",
+                  names(absent) + " did not arrive within " + std::to_string(options_.timeout.count()) + " ms",
                   "a rank may hang or have taken another branch; raise collective_timeout if it is only slow");
     }
   }

@@ -343,7 +343,8 @@ TEST_CASE(
     "[L05] fault 25: a loader that stands still for longer than the deadline is named, and the same ranks go on") {
   const Run run(4, {}, "", {"--fail_rank", "1", "--fail_how", "load_stall", "--collective_timeout", "2"});
   INFO(run.output);
-  CHECK_THAT(run.output, Catch::Contains("is interrupted: ") && Catch::Contains("rank 1 did not come within 2000 ms"));
+  CHECK_THAT(run.output,
+             Catch::Contains("is interrupted: ") && Catch::Contains("rank 1 did not arrive within 2000 ms"));
   CHECK_FALSE(run.recoveries().empty());
   check_one_life_each(run);
   check_bits(run, undisturbed());

@@ -114,11 +114,11 @@ TEST_CASE(
 }
 
 TEST_CASE("[X03] a plan that can't be is refused on one line, naming the entry") {
-  CHECK_THAT(plan_error("up"), Catch::Contains("'up' says not how"));
+  CHECK_THAT(plan_error("up"), Catch::Contains("'up' does not say how"));
   CHECK_THAT(plan_error("up: colunm"),
-             Catch::Contains("'colunm' is none of column, gather, row, vocabulary, sequence, whole"));
-  CHECK_THAT(plan_error("up: row/2"), Catch::Contains("only column has parts"));
-  CHECK_THAT(plan_error("upp: column"), Catch::Contains("'upp' fits no module"));
+             Catch::Contains("'colunm' is not one of column, gather, row, vocabulary, sequence, whole"));
+  CHECK_THAT(plan_error("up: row/2"), Catch::Contains("only column takes a number of parts"));
+  CHECK_THAT(plan_error("upp: column"), Catch::Contains("'upp' matches no module"));
   CHECK_THAT(plan_error("norm: column"), Catch::Contains("norm can't be shared so"));
   CHECK_THAT(plan_error("hidden: row"), Catch::Contains("hidden is a dropout"));
   CHECK_THAT(plan_error("up: whole"), Catch::Contains("up can't be shared so"));

@@ -254,7 +254,7 @@ TEST_CASE("[D16] a parameter that would be updated in some steps only is refused
       auto& weight = dynamic_cast<testing::SmallMlpImpl&>(module).second->weight;
       weight.set_data(weight.detach().t().contiguous().t());
     };
-    refused = "parameter second.weight has got another shape, dtype or strides";
+    refused = "parameter second.weight has changed its shape, dtype or strides";
   }
   CHECK_THAT(joined(training.run().errors), Catch::Contains("early_update") && Catch::Contains(refused));
 }
