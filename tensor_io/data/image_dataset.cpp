@@ -31,7 +31,7 @@ void require_labels(const std::string& where, const at::Tensor& labels, std::int
     throw Error(ErrorCode::bad_data, where,
                 "sample " + std::to_string(i) + " has label " + std::to_string(label[i]) + ", num_classes is " +
                     std::to_string(classes),
-                "set num_classes, or mend the file");
+                "set num_classes, or fix the file");
   }
 }
 

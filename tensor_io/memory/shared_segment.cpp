@@ -54,7 +54,7 @@ std::shared_ptr<SharedSegment> SharedSegment::create(std::size_t bytes, bool res
   if (error == 0 && fcntl(fd, F_ADD_SEALS, kSeals) != 0) error = errno;
   if (error != 0) {
     ::close(fd);
-    fail(operation, error, "is the machine, or the container's memory limit, full?");
+    fail(operation, error, "check that the machine's memory and the container's memory limit are not used up");
   }
   return std::shared_ptr<SharedSegment>(new SharedSegment(fd, bytes));
 }

@@ -79,7 +79,7 @@ ErrorReport GlooCommunicator::explain(const CollectiveRecord& record, bool timed
   }
   return ErrorReport{.code = timed_out ? ErrorCode::timeout : ErrorCode::peer_lost,
                      .cause = what,
-                     .remedy = "all ranks live and agree: is the network up?"};
+                     .remedy = "check the network: all ranks are alive and make the same calls"};
 }
 
 }  // namespace troupe

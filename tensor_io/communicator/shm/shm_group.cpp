@@ -92,7 +92,7 @@ void ShmGroup::throw_if_failed() const {
   const auto deadline = Clock::now() + 10ms;
   while (failure.state.load(std::memory_order_acquire) != 2) {
     if (Clock::now() > deadline)
-      throw Error(ErrorCode::aborted, {}, "another rank failed, and died while it wrote why");
+      throw Error(ErrorCode::aborted, {}, "another rank failed, and died while it wrote the reason");
     std::this_thread::yield();
   }
   throw Error(static_cast<ErrorCode>(failure.code), {}, failure.cause, failure.remedy);

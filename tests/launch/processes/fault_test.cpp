@@ -358,7 +358,7 @@ TEST_CASE("[L05] fault 31: a flipped bit in one of three replicas is found and h
   CHECK_THAT(run.output,
              Catch::Contains(
                  "step 11: rank 1 holds different parameters from ranks 0, 2 (localhost): healed from ranks 0, 2"));
-  CHECK(run.output.find("holds other parameters") == run.output.rfind("holds other parameters"));
+  CHECK(run.output.find("holds different parameters") == run.output.rfind("holds different parameters"));
   CHECK(run.recoveries().empty());
 }
 

@@ -328,11 +328,12 @@ TEST_CASE("[F03] a dtype that only shards have is refused by a strategy that kee
   }
   SECTION("reduce_dtype") {
     config.reduce_dtype = "float16";
-    CHECK_THAT(error_of(), Catch::Contains("reduce_dtype: float16 is for shards") && Catch::Contains("--comm_hook"));
+    CHECK_THAT(error_of(),
+               Catch::Contains("reduce_dtype: float16 needs sharded parameters") && Catch::Contains("--comm_hook"));
   }
   SECTION("buffer_dtype") {
     config.buffer_dtype = "bfloat16";
-    CHECK_THAT(error_of(), Catch::Contains("buffer_dtype: bfloat16 is for shards"));
+    CHECK_THAT(error_of(), Catch::Contains("buffer_dtype: bfloat16 needs sharded parameters"));
   }
 }
 

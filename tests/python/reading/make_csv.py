@@ -174,7 +174,7 @@ def by_hand():
     yield refused("names that count from 1", "1,2,3\n5,6,0\n", "a.csv:1: its fields count 1, 2, 3", COUNT, True)
     yield refused("names that are quoted numbers", '"7","8"\n5,0\n', "a.csv:1: its numbers are quoted", COUNT, True)
     yield refused("the numbers of the rows", ",x,label\n0,5,1\n1,6,0\n", "a.csv:1: column 1 has no name", INDEX, True)
-    yield refused("labels that are words", "x,y,label\n1,2,cat\n", "a.csv:2: column 3 ('label'): 'cat' is no finite number", "", True)
+    yield refused("labels that are words", "x,y,label\n1,2,cat\n", "a.csv:2: column 3 ('label'): 'cat' is not a finite number", "", True)
     yield refused("labels that are words, no header", "1,2,cat\n", "a.csv:1: column 3: 'cat'")
     yield refused("a shorter row", "1,2,0\n3,4\n", "a.csv:2: it has 2 columns, the lines before have 3", RAGGED)
     yield refused("a longer row", "1,2,0\n3,4,1,5\n", "a.csv:2: it has 4 columns, the lines before have 3")
@@ -191,15 +191,15 @@ def by_hand():
     yield refused("semicolons, no header", "1;2;0\n3;4;1\n", "a.csv:1: its columns are not separated by commas")
     yield refused("decimal commas", "1,5;2,5;0\n", "a.csv:1: column 2: '5;2'")
     yield refused("tabs", "x\ty\tlabel\n1\t2\t0\n", "a.csv:1: its columns are not separated by commas", "", True)
-    yield refused("thousands", 'x,label\n"1,000",0\n', "a.csv:2: column 1 ('x'): '1,000' is no finite number", "", True)
+    yield refused("thousands", 'x,label\n"1,000",0\n', "a.csv:2: column 1 ('x'): '1,000' is not a finite number", "", True)
     yield refused("a quote that stays open", 'x,label\n1,0\n"2,1\n3,0\n', "a.csv:3: a quote opens and is not closed", "", True)
     yield refused(
-        "text behind a quote", 'x,label\n"1"2,0\n', "a.csv:2: text stands behind the closing quote", "pandas glues both together", True
+        "text behind a quote", 'x,label\n"1"2,0\n', "a.csv:2: text follows the closing quote", "pandas glues both together", True
     )
     yield refused("a comment behind a row", "1,2,0 # why\n3,4,1\n", "a.csv:1: column 3", "a '#' in a row may belong to the value")
     for kind in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
-        yield refused(kind, "x,y,label\n1,2,0\n".encode(kind), "a.csv:1: it is no UTF-8", "", True)
-    yield refused("a NUL byte", b"1,2,0\n3,\x004,1\n", "a.csv:2: it is no UTF-8: offset 8 holds a NUL byte")
+        yield refused(kind, "x,y,label\n1,2,0\n".encode(kind), "a.csv:1: it is not UTF-8", "", True)
+    yield refused("a NUL byte", b"1,2,0\n3,\x004,1\n", "a.csv:2: it is not UTF-8: offset 8 holds a NUL byte")
     yield refused("empty", "", "it holds no rows")
     yield refused("a header alone", "x,y,label\n", "it holds no rows", "there is nothing to train on", True)
     yield refused("comments alone", "# x\n#y\n", "it holds no rows")

@@ -271,7 +271,7 @@ TEST_CASE(
                  return lost->forward(dynamic_cast<GraphNetImpl&>(model).forward(input));
                };
              }),
-             Catch::Contains("cuda_graphs: a troupe::nn::Dropout is no part of the model"));
+             Catch::Contains("cuda_graphs: a troupe::nn::Dropout is not part of the model"));
   CHECK_THAT(error_of([](SmallTraining& small) { small.jobs.options.strategy.switch_at = "8:diloco"; }),
              Catch::Contains("cuda_graphs: strategy ddp with switch_at moves to"));
   CHECK_THAT(error_of([](SmallTraining&) {}, "fsdp full_shard"),
