@@ -516,7 +516,7 @@ void register_mesh_parallel() {
   };
   register_strategy(
       "pipeline",
-      "ranks run the model's blocks one behind the other, micro-batch by micro-batch (mesh, pipeline_schedule)",
+      "ranks run the model's blocks one after the other, micro-batch by micro-batch (mesh, pipeline_schedule)",
       factory);
   register_strategy("tensor_parallel", "ranks share the layers that tensor_plan names (mesh)", factory);
 }

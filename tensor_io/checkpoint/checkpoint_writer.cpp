@@ -28,7 +28,7 @@ bool exists(const std::string& path) {
 void check_part(const CheckpointPart& part) {
   auto refuse = [](const std::string& why) { throw Error(ErrorCode::usage, "writing a checkpoint", why); };
   if (part.step < 0 || part.epoch < 0 || part.step_in_epoch < 0) refuse("step, epoch and step_in_epoch count from 0");
-  if (part.ranks > static_cast<std::int64_t>(Manifest::kMaxRanks)) refuse("more ranks than there can be");
+  if (part.ranks > static_cast<std::int64_t>(Manifest::kMaxRanks)) refuse("there are too many ranks");
   if (part.rank_state.size() > kMaxRankStateBytes)
     refuse("the state of rank " + std::to_string(part.rank) + " has " + std::to_string(part.rank_state.size()) +
            " bytes");

@@ -102,7 +102,7 @@ void check_update(std::string_view operation, const at::Tensor& gradients, const
       refuse(operation, "`runs` are not in order, not within the gradients, or not cut at 64 bytes");
     const bool adamw = run.rule.kind == UpdateRule::Kind::adamw;
     if ((run.rule.has_first && !update.state.first.defined()) || (adamw && !update.state.second.defined()))
-      refuse(operation, "`runs` have a rule whose moments are not there");
+      refuse(operation, "`runs` have a rule whose moments are missing");
     last = run.end;
   }
 }

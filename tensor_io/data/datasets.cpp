@@ -175,9 +175,10 @@ TrainAndHeldOut read_mnist(const DataOptions& options) {
     const auto raw = read_idx(path);
     const bool labels = i % 2 == 1;
     if (raw.dim() != (labels ? 1 : 3))
-      throw Error(ErrorCode::bad_data, path,
-                  "offset 3, dimensions: " + std::to_string(raw.dim()) + " where " + (labels ? "1" : "3") + " are due",
-                  "set data_dir to a folder with MNIST's own files");
+      throw Error(
+          ErrorCode::bad_data, path,
+          "offset 3, dimensions: " + std::to_string(raw.dim()) + ", but " + (labels ? "1 is" : "3 are") + " expected",
+          "set data_dir to a folder with MNIST's own files");
     parts[i] = labels ? raw.to(at::kLong) : raw.unsqueeze(1);
     if (raw.size(0) == 0)
       throw Error(ErrorCode::bad_data, path, "offset 4, dimension 0: it holds nothing", "download or copy it again");
@@ -257,7 +258,7 @@ TrainAndHeldOut read_csv(const DataOptions& options) {
   const auto table = parse_csv(options.data_dir, read_file(options.data_dir));
   if (table.columns < 2)
     throw Error(ErrorCode::bad_data, options.data_dir, "it has one column; features and a label are expected",
-                "put the label behind a comma, as the last column");
+                "put the label after a comma, as the last column");
   const auto target = labels_of(options.data_dir, table, options.num_classes);
   const auto all = at::tensor(table.values, at::kDouble).view({table.rows, table.columns});
   const auto input = all.narrow(1, 0, table.columns - 1).to(at::kFloat);

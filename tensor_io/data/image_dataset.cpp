@@ -120,7 +120,7 @@ at::Tensor fit_images(const at::Tensor& images, std::int64_t channels, std::int6
   if (fitted.size(1) != channels) {
     if (fitted.size(1) != 1) {
       throw Error(ErrorCode::usage, "in_channels",
-                  "the images have " + std::to_string(fitted.size(1)) + " channels, the model wants " +
+                  "the images have " + std::to_string(fitted.size(1)) + " channels, but the model needs " +
                       std::to_string(channels),
                   "set in_channels " + std::to_string(fitted.size(1)));
     }

@@ -83,7 +83,7 @@ std::string unpack(const std::string& path, const std::string& packed, std::uint
     taken = std::min(packed.find_first_not_of('\0', taken), packed.size());
     if (taken < packed.size() && !is_gzip(std::string_view(packed).substr(taken)))
       throw Error(ErrorCode::bad_data, path,
-                  "offset " + std::to_string(taken) + ": behind its compressed part lie " +
+                  "offset " + std::to_string(taken) + ": after its compressed part come " +
                       std::to_string(packed.size() - taken) + " bytes that are not compressed",
                   "unpack the first part, append the rest, and pack all of it");
     ::inflateReset(&stream);
@@ -228,7 +228,7 @@ bool is_header(const Rows& rows, const Fields& fields) {
     if (counts(fields, 0) || counts(fields, 1))
       rows.refuse(rows.line(),
                   "its fields count " + fields[0].text + ", " + fields[1].text + ", " + fields[2].text +
-                      " ...: a row of numbers, or numbers for names?",
+                      " ...: is it a row, or are these the names of the columns?",
                   "if they are names, remove the line; if it is a row, put a line with names before it");
     return false;
   }
@@ -306,9 +306,10 @@ NumberTable parse_csv(const std::string& path, const std::string& text) {
           "it has " + std::to_string(columns) + " columns, the lines before have " + std::to_string(table.columns),
           fields.back().text.empty() ? "remove the comma at its end" : "fix or remove the line");
     if (table.rows == 1 && table.header.empty() && all_quoted && std::none_of(fields.begin(), fields.end(), is_quoted))
-      rows.refuse(table.lines[0],
-                  "its numbers are quoted, those of the next line are not: a row, or numbers for names?",
-                  "if it is a row, remove the quotes; if it names the columns, remove the line");
+      rows.refuse(
+          table.lines[0],
+          "its numbers are quoted, those of the next line are not: is it a row, or are these the names of the columns?",
+          "if it is a row, remove the quotes; if it names the columns, remove the line");
     for (std::int64_t column = 0; column < columns; ++column) {
       const auto& field = fields[static_cast<std::size_t>(column)];
       const auto value = number(field.text);

@@ -97,7 +97,7 @@ def cases():
             (
                 "one dimension more",
                 idx(numpy.frombuffer(data[start:], numpy.uint8).reshape(1, *struct.unpack(f">{data[3]}I", data[4:start]))),
-                "are due",
+                " expected",
             ),
             ("none in it", idx(numpy.zeros((0, *[1] * (data[3] - 1)), numpy.uint8)), "it holds nothing"),
             ("cut gzip", gzip.compress(data, mtime=0)[:-9], name),
