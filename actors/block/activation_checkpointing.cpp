@@ -69,7 +69,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
   void capture(const at::Tensor& tensor);
   at::Tensor take(std::size_t index) {
     recompute_once();
-    if (index >= slots_.size()) differs("backward reaches a forward that was given up");
+    if (index >= slots_.size()) differs("backward reached a forward that failed");
     return slots_[index];
   }
   void drop(std::size_t index) {
@@ -175,7 +175,7 @@ void Frame::run() {
 
 void Frame::differs(const std::string& how) const {
   throw Error(ErrorCode::usage, "activation checkpointing of " + block_, how,
-              "let its forward depend on arguments, parameters and buffers alone, or leave the block out of "
+              "make its forward depend only on arguments, parameters and buffers, or leave the block out of "
               "activation_checkpointing");
 }
 
@@ -185,7 +185,7 @@ void Frame::check_inputs(const char* when) {
     const auto version = versions_[index++];
     if (tensor.defined() && version_of(tensor) != version) {
       differs("input tensor " + std::to_string(index) + " was changed in place " + when +
-              ": it can't be computed from again");
+              ", so forward can't be recomputed from it");
     }
   });
 }
@@ -194,7 +194,7 @@ void Frame::capture(const at::Tensor& tensor) {
   const auto index = slots_.size();
   if (ran_ && (index >= saved_.size() || tensor.sizes() != at::IntArrayRef(saved_[index].shape) ||
                tensor.scalar_type() != saved_[index].dtype)) {
-    differs("the second forward saved another tensor for backward than the first one, number " +
+    differs("the recompute saved a different tensor for backward than the forward did: number " +
             std::to_string(index + 1));
   }
   slots_.push_back(tensor);
@@ -221,7 +221,7 @@ void Frame::recompute() {
   if (ran_ && slots_.size() != saved_.size()) {
     const auto count = slots_.size();
     slots_.clear();
-    differs("the second forward saved " + std::to_string(count) + " tensors for backward, the first one " +
+    differs("the recompute saved " + std::to_string(count) + " tensors for backward, the forward saved " +
             std::to_string(saved_.size()));
   }
 }
@@ -262,7 +262,7 @@ std::vector<BlockCalls*> blocks_of(const std::shared_ptr<torch::nn::Module>& mod
   if (every) {
     const auto text = std::string_view(policy).substr(kEvery.size());
     stride = number_of<std::size_t>(text).value_or(0);
-    if (stride < 1) throw refuse("'" + std::string(text) + "' is no positive whole number");
+    if (stride < 1) throw refuse("'" + std::string(text) + "' is not a positive whole number");
   }
   if (every || policy == "block") {
     outermost_blocks(*model, blocks);

@@ -76,7 +76,7 @@ class BlockArgument {
     if constexpr (!kCopies) {
       throw Error(ErrorCode::usage, "activation checkpointing",
                   "an argument of the block's forward can't be copied for the recompute",
-                  "take it by value or const reference, and let it be copyable");
+                  "take it by value or const reference, and make its type copyable");
     } else if (!value_) {
       copy();
     }
@@ -158,7 +158,7 @@ class ModuleBody final : public BlockBody {
       result_.emplace(output);
     } else {
       throw Error(ErrorCode::usage, "pipeline", "the forward of a block between two stages does not return one tensor",
-                  "let it return a tensor, or put it inside of a block that does");
+                  "return one tensor, or put the block inside one that does");
     }
   }
   void keep() override {
@@ -172,7 +172,7 @@ class ModuleBody final : public BlockBody {
   }
 
  private:
-  static_assert(!std::is_reference_v<Result>, "a block's forward returns by value");
+  static_assert(!std::is_reference_v<Result>, "a block's forward must return by value");
   using Stored = std::conditional_t<std::is_void_v<Result>, std::monostate, Result>;
   ModuleImpl* module_;
   std::shared_ptr<torch::nn::Module> owner_;  // set if the body outlives the call

@@ -85,7 +85,7 @@ void pick_matching(Tree& tree, const WrapPolicy& policy) {
       if (node.block == nullptr) {
         throw Error(ErrorCode::usage, "fsdp_wrap=" + kind + ":" + pattern,
                     "the module " + node.path + " (" + plain_type_name(node.module->name()) +
-                        ") is no block, its call can't be hooked",
+                        ") is not a block, so its call can't be hooked",
                     "declare it with TROUPE_BLOCK instead of TORCH_MODULE, or hold it as troupe::Block<…Impl>");
       }
       node.unit = found = true;
@@ -145,12 +145,12 @@ WrapPolicy parse_wrap_policy(std::string_view text) {
   } else if (kind == "numel") {
     policy.by = WrapPolicy::By::numel;
     policy.numel = number_of<std::int64_t>(value).value_or(0);
-    if (policy.numel < 1) throw refuse("'" + std::string(value) + "' is no positive whole number");
+    if (policy.numel < 1) throw refuse("'" + std::string(value) + "' is not a positive whole number");
   } else if (kind == "type" || kind == "name") {
     policy.by = kind == "type" ? WrapPolicy::By::type : WrapPolicy::By::name;
     policy.patterns = split(value, ',');
     if (std::find(policy.patterns.begin(), policy.patterns.end(), "") != policy.patterns.end())
-      throw refuse("a name in it is empty");
+      throw refuse("one of its names is empty");
   } else {
     throw refuse("there is no policy '" + std::string(kind) + "'");
   }

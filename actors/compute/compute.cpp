@@ -180,7 +180,7 @@ std::optional<StepReport> Compute::last_step() const {
 
 void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
   if (core_.strategy)
-    throw Error(ErrorCode::usage, "distribute", "this rank has a model already",
+    throw Error(ErrorCode::usage, "distribute", "this rank already has a model",
                 "put several networks into one torch::nn::Module");
   core_.take_model(std::move(model));
   for (;;) {

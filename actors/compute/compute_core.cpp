@@ -74,7 +74,7 @@ void ComputeCore::expect_values() const {
         place.parameter.sizes() == place.sizes)
       continue;
     protocol.fail(ErrorCode::state_lost, "distribute",
-                  "a rank was lost while the others cut the model into parts, and none has all of it any more",
+                  "a rank was lost while the model was being split among the ranks, and no rank has all of it any more",
                   "start again with --resume auto");
   }
 }

@@ -22,7 +22,8 @@ Membership ComputeMailbox::await_membership(std::chrono::milliseconds timeout) {
         caf::after(timeout) >>
             [&] {
               protocol_.fail(ErrorCode::peer_lost, "membership",
-                             "the coordinator announced none within " + std::to_string(timeout.count() / 1000) + " s");
+                             "the coordinator announced no new membership within " +
+                                 std::to_string(timeout.count() / 1000) + " s");
             });
   }
   return std::move(*next);
@@ -55,7 +56,7 @@ void ComputeMailbox::throw_interrupted(const InterruptRanks& message) const {
 void ComputeMailbox::throw_timeout(const char* actor, const char* what) const {
   protocol_.fail(ErrorCode::internal, what,
                  std::string("the ") + actor + " did not answer within " + std::to_string(timeout_.count()) + " ms",
-                 "raise collective_timeout if that is its pace");
+                 "raise collective_timeout if it is only slow");
 }
 
 }  // namespace troupe

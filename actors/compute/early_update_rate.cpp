@@ -24,10 +24,10 @@ void EarlyUpdateRate::begin_update() {
 void EarlyUpdateRate::check(const Optimizer& optimizer, double lr) const {
   const bool other_optimizer = prepared_for_ != nullptr && &optimizer != prepared_for_;
   if (!other_optimizer && (!begun_ || *begun_ == lr)) return;
-  const std::string what = other_optimizer ? "another optimizer" : "another rate";
+  const std::string what = other_optimizer ? "a different optimizer" : "a different rate";
   core_.refuse("step",
-               begun_ ? "its update was begun in backward, and step was given " + what
-                      : "it was given " + what + " than the steps before",
+               begun_ ? "backward has begun the update, but step was given " + what
+                      : "it was given " + what + " than earlier steps",
                "give every step the same optimizer, or leave early_update out");
 }
 

@@ -22,9 +22,8 @@ bool LateVote::is_wanted(const ComputeCore& core) {
     throw Error(ErrorCode::usage, "vote", "late: " + why, instead);
   };
   if (core.options.may_recover)
-    refuse(
-        "a step is applied before the ranks have said that all is well, and this job is to outlive the loss of a rank",
-        "start it with --no-recovery, or leave vote at step");
+    refuse("a step is applied before the ranks have voted on it, so a job that recovers from lost ranks can't use it",
+           "start the job with --no-recovery, or leave vote at step");
   const auto able = core.strategy->capabilities();
   if (able.get<LateVoting>() == nullptr)
     refuse("strategy " + core.strategy->name() + " " + able.refusal<LateVoting>("waits for the vote"),
@@ -43,7 +42,7 @@ void LateVote::begin_step() {
 // by.
 at::Tensor LateVote::start_of_backward(const at::Tensor& loss, double weight) {
   if (loss.is_cpu()) {
-    core_.refuse("vote", "late: the loss is on the CPU, which has waited for the device",
+    core_.refuse("vote", "late: the loss is on the CPU, so the host has already waited for the device",
                  "compute it on the device, or leave vote at step");
   }
   const auto factor = scale_.factor_of(loss, losses_.weight_or_poison(weight), steps_micro_batches());
@@ -95,8 +94,8 @@ void LateVote::settle_by(const Decision& decision) {
   if (decision.not_finite && !skipped) {
     throw Error(ErrorReport{
         ErrorCode::not_finite, decision.culprit, "compute", step, "vote",
-        decision.reason + ", and the gradients that came of it are: the step was applied before anybody saw that",
-        "leave vote at step, or let backward pass on what is not finite"});
+        decision.reason + ", but the gradients computed from it are, so the step had been applied before the vote",
+        "leave vote at step, or make backward pass NaN and infinity on to the gradients"});
   }
   StepReport report;
   report.step = report.measured_step = step;
@@ -108,7 +107,8 @@ void LateVote::settle_by(const Decision& decision) {
 
 void LateVote::commit(const Decision& decision, Optimizer& optimizer, double lr) {
   if (core_.on_update)
-    core_.refuse("on_update", "with vote late the device decides whether a step is applied", "leave vote late out");
+    core_.refuse("on_update", "with vote late the device decides whether a step is applied",
+                 "set vote to step, or leave on_update out");
   core_.capability<LateVoting>()->end_step_on_device(decision.used, decision.rebuild, decision_);
   fault_point("committed", core_.step());
   optimizer.step_unless(decision_.skip, lr);

@@ -15,8 +15,8 @@ std::unique_ptr<MicroBatchGraphs> MicroBatchGraphs::make(ComputeCore& core, Step
     refuse("strategy " + core.strategy->name() + " " +
            able.refusal<GraphCapture>("does more in forward and backward than launch kernels"));
   if (core.options.training.activation_checkpointing != "none")
-    refuse("activation_checkpointing puts back the state of random numbers in backward");
-  if (!has_device_graphs(device.type())) refuse("a device like " + device.str() + " has no graphs");
+    refuse("activation_checkpointing restores the state of the random number generator in backward");
+  if (!has_device_graphs(device.type())) refuse("device " + device.str() + " does not support graphs");
   return std::make_unique<MicroBatchGraphs>(core, losses, late);
 }
 
@@ -61,7 +61,8 @@ void MicroBatchGraphs::write(StepGraph& graph, const GraphedMicroBatch& micro_ba
   const auto device = core_.device();
   for (const auto& input : micro_batch.inputs) {
     if (input.device() != device) {
-      core_.refuse("cuda_graphs", "a batch is on " + input.device().str() + ", the graph's memory on " + device.str(),
+      core_.refuse("cuda_graphs",
+                   "a batch is on " + input.device().str() + ", the graph's memory is on " + device.str(),
                    "take it from rank.loader, or move it to rank.device()");
     }
     graph.inputs.push_back(at::empty_like(input));
@@ -77,9 +78,8 @@ void MicroBatchGraphs::write(StepGraph& graph, const GraphedMicroBatch& micro_ba
     const auto result = micro_batch.forward(graph.inputs);
     losses_.check(result);
     if (result.value.is_cpu() || (!result.correct.on_device().defined() && result.correct.value() != 0)) {
-      throw Error(ErrorCode::usage, "cuda_graphs",
-                  "the loss, or how many samples were right, is a number of the host's",
-                  "leave both on the device, as tensors: a graph computes them anew, and the vote reads them");
+      throw Error(ErrorCode::usage, "cuda_graphs", "the loss, or the count of correct samples, is a number on the host",
+                  "keep both on the device as tensors: each replay computes them again, and the vote reads them");
     }
     start_of_backward(result.value, graph.factor).backward();
     core_.strategy->end_backward();
@@ -93,8 +93,8 @@ void MicroBatchGraphs::write(StepGraph& graph, const GraphedMicroBatch& micro_ba
     const std::string text = error.what_without_backtrace();
     if (text.find("captur") == std::string::npos) throw;  // CUDA's own word for it
     core_.refuse("cuda_graphs",
-                 "forward or backward does what can't be a graph of the device: " + text.substr(0, text.find('\n')),
-                 "take out of it what reads a value (item, a print, a branch on one) or copies from the host, or leave "
+                 "forward or backward does something that a graph can't capture: " + text.substr(0, text.find('\n')),
+                 "remove whatever reads a value (item(), a print, a branch on it) or copies from the host, or leave "
                  "cuda_graphs out");
   }
 }

@@ -99,7 +99,7 @@ void MicroBatchRunner::check_complete() const {
   if (micro_batch_ == all) return;
   core_.refuse(
       "step",
-      "only " + std::to_string(micro_batch_) + " of " + std::to_string(all) + " micro-batches had their backward",
+      "only " + std::to_string(micro_batch_) + " of " + std::to_string(all) + " micro-batches have run backward",
       "call rank.backward for each micro-batch");
 }
 
@@ -108,7 +108,7 @@ void MicroBatchRunner::backward(const MicroBatchLoss& micro_batch) {
   check_is_due();
   if (core_.capability<MicroBatchOrder>() != nullptr) {
     core_.refuse("backward",
-                 "strategy " + core_.strategy->name() + " runs a step's forwards and backwards in an order of its own",
+                 "strategy " + core_.strategy->name() + " runs a step's forwards and backwards in its own order",
                  "call rank.run_micro_batches, or leave the loop to troupe::run");
   }
   losses_.check_is_scalar(micro_batch.loss.value);  // before anything of the step begins

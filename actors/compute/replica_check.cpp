@@ -40,8 +40,10 @@ bool ReplicaCheck::heal_diverged(const std::vector<Vote>& votes, Optimizer& opti
     throw Error(ErrorReport{
         ErrorCode::mismatch, divergence->diverged.front(), "compute", core_.step(), "comparing parameters",
         divergence->describe() + " (" + hosts + ")" +
-            (divergence->majority ? "" : ", and no side has more than half of the ranks: nobody knows which is right"),
-        "check the memory of these hosts, start again with --resume auto; on_divergence says what to do instead"});
+            (divergence->majority ? ""
+                                  : ", and no side has more than half of the ranks, so it is unknown which is right"),
+        "check the memory of these hosts, and start again with --resume auto; on_divergence can heal instead of "
+        "stopping"});
   }
   HealRoles roles{divergence->trusted.front(), std::vector<bool>(votes.size(), false), false};
   for (const int rank : divergence->diverged) roles.newcomer[static_cast<std::size_t>(rank)] = true;

@@ -26,7 +26,7 @@ bool SnapshotSchedule::hand_over(Optimizer& optimizer, const std::vector<int>& l
   if (const auto device = core_.device(); !device.is_cpu()) {
     DeviceEvent over(device);
     over.record(DeviceStream::current(device));
-    core_.program_communicator().wait_on_host(over, "what leaving members hold");
+    core_.program_communicator().wait_on_host(over, "the state of leaving ranks");
   }
   core_.strategy->set_rollback_point();
   core_.protocol.part(leaving);

@@ -21,7 +21,7 @@ void StepPace::split_batches(std::int64_t samples, int ranks) {
       refuse("ranks wait for each other within forward and backward", "give weights, or train with ddp");
     if (core_.capability<Placement>() != nullptr)
       refuse("several ranks work on the same samples", "set it to equal; pipeline_costs balances stages");
-    if (core_.shares_per_rank() > 0) refuse("ranks take parts of a batch by demand", "set it to equal");
+    if (core_.shares_per_rank() > 0) refuse("ranks take parts of a batch on demand", "set it to equal");
   }
   split_ = BatchSplit(std::move(balance), samples, core_.world_size());
 }

@@ -15,7 +15,7 @@ std::vector<ChaosInjector::Injection> ChaosInjector::due(ProcessTable& processes
     const auto lasts = event.lasts.count() > 0 ? ", " + std::to_string(event.lasts.count()) + " ms" : std::string();
     auto& injection = injections.emplace_back();
     injection.line = "chaos: " + name_of(event.kind) + " rank " + std::to_string(processes.rank_of(event.slot)) +
-                     lasts + (there ? "" : ": it is not there");
+                     lasts + (there ? "" : ": it is not running");
     run_->happened(event, there);
     if (!there) continue;
     if (event.kind == ChaosKind::kill || event.kind == ChaosKind::stop) process->hurt = true;

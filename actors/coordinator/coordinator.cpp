@@ -24,7 +24,7 @@ std::string refusal(const JoinJob& join, const CoordinatorOptions& options) {
 
 std::string spare_line(const JoinJob& join) {
   return "slot " + std::to_string(join.process.slot) + " on " + join.host +
-         " joins as a spare: it takes a lost rank's place, and its copy of the model";
+         " joins as a spare: it will take the place of a lost rank, and copy the model from another one";
 }
 
 // A process whose device has failed can do nothing more, perhaps not even end: it is killed, and replaced.
@@ -125,7 +125,7 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
   JoinAccepted accepted{{}, options.recovery.park_after.count()};
   const int slot = join.process.slot;
   if (auto why = refusal(join, options); !why.empty()) return {std::move(why)};
-  if (!sender) return {"a rank that joins says who it is"};
+  if (!sender) return {"a rank that joins must identify itself"};
   const auto supervisor = caf::actor_cast<RankSupervisorActor>(sender);
   if (phase == Phase::over) {
     if (verdict.report.code != ErrorCode::ok) return {"the job is over: " + verdict.report.to_string()};

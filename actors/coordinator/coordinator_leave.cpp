@@ -29,7 +29,7 @@ JobOver end_of_all(const CoordinatorState& state, const ErrorReport& last) {
   if (last.code != ErrorCode::interrupted || asked || !state.notices.concern(state.processes.current()))
     return {{.code = ErrorCode::ok, .cause = "the job is done"}, 0};
   ErrorReport report{.code = ErrorCode::parked,
-                     .cause = "a host's ranks were to leave, and the others can't go on without them",
+                     .cause = "a host's ranks had to leave, and the others can't go on without them",
                      .remedy = "start again with --resume auto, on as many ranks as before"};
   return {report, exit_code(report.code)};
 }
@@ -51,7 +51,7 @@ void let_leave(CoordinatorState& state) {
   // One hangs behind the vote: the others stand between two steps already.
   if (state.interruption.parting() && state.now() - state.since > state.options.recovery.hang_after)
     state.recover(
-        {.code = ErrorCode::timeout, .cause = "a rank does not come out of the step after which members leave"});
+        {.code = ErrorCode::timeout, .cause = "a rank did not finish the step after which other ranks leave"});
 }
 
 }  // namespace troupe

@@ -93,7 +93,7 @@ void CoordinatorState::tick() {
   }
   if (fence_silent()) return;
   if (const auto slot = resumption.awaits(processes); slot && now() - since > options.recovery.fence_after)
-    return fence(*slot, "it does not say by which membership it goes");
+    return fence(*slot, "it does not report its membership");
   const auto missing = phase == Phase::training ? settle_resumption(*this).value_or(0) : 0;
   if (missing > 0)
     recover({.code = ErrorCode::peer_lost,

@@ -20,10 +20,10 @@ ErrorReport end_of_one(int finished, bool alone) {
   if (alone) {
     return {.code = ErrorCode::mismatch,
             .cause = name + " has left the training loop while the others go on",
-            .remedy = "where ranks have unequal amounts of data, the loop goes through Rank::uneven"};
+            .remedy = "if ranks have unequal amounts of data, wrap the data in Rank::uneven"};
   }
   return {
-      .code = ErrorCode::peer_lost, .cause = "a rank was lost while " + name + " had finished", .remedy = kStartAgain};
+      .code = ErrorCode::peer_lost, .cause = "a rank was lost after " + name + " had finished", .remedy = kStartAgain};
 }
 
 std::chrono::milliseconds in_ms(caf::actor_clock::duration_type spent) {
@@ -72,13 +72,13 @@ MembershipAnswer park_once_heard(const MembershipQuestion& question, const std::
   const bool heard = std::all_of(question.survivors.begin(), question.survivors.end(),
                                  [](const auto& s) { return s.report.has_value(); });
   return {.action = heard ? Action::park : Action::wait,
-          .reason = fault + ": a fault of the program, which another life would have again"};
+          .reason = fault + ": a fault of the program, which a restart would repeat"};
 }
 
 // It has taken over without a journal. No rank that trained is back in time: what they had is lost.
 MembershipAnswer unknown_job(const MembershipQuestion& question, const RecoveryOptions& recovery) {
   return {.action = question.waited > recovery.fence_after ? Action::start_over : Action::wait,
-          .reason = "no process is left that knows who trained"};
+          .reason = "no process is left that knows which ranks trained"};
 }
 
 MembershipAnswer answer_to(const MembershipQuestion& question, CoordinatorState& state) {
@@ -100,7 +100,7 @@ std::optional<ErrorReport> end_of_job(const MembershipQuestion& question, const 
     return ErrorReport{.code = ErrorCode::unavailable,
                        .operation = "start",
                        .cause = answer.reason + " within " + std::to_string(options.join_timeout.count() / 1000) + " s",
-                       .remedy = "is every host reachable, and every rank started?"};
+                       .remedy = "check that every host is reachable and every rank is started"};
   }
   ErrorReport end{
       .code = ErrorCode::state_lost, .operation = "recovery", .cause = answer.reason, .remedy = kStartAgain};

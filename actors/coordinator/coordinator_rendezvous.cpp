@@ -41,9 +41,9 @@ std::string CoordinatorRendezvous::get(const std::string& key, std::chrono::mill
     if (value) return std::move(*value);
     if (std::chrono::steady_clock::now() >= deadline) {
       throw Error(ErrorCode::timeout, "rendezvous for '" + key + "'",
-                  failure.empty() ? "nobody published it within " + std::to_string(timeout.count()) + " ms"
+                  failure.empty() ? "no rank published it within " + std::to_string(timeout.count()) + " ms"
                                   : "the coordinator did not answer: " + failure,
-                  "is every rank running?");
+                  "check that every rank is running");
     }
     std::this_thread::sleep_for(pause);
   }

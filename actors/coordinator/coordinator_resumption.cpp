@@ -8,7 +8,8 @@ void write_down(const Membership& next, const CoordinatorOptions& options) {
     if (options.record) options.record(next);
   } catch (const Error& error) {
     options.log("warning: generation " + std::to_string(next.generation) +
-                " is not in the journal, and the job goes on (" + error.report().to_string() + ")");
+                " could not be written to the journal; the job goes on without it (" + error.report().to_string() +
+                ")");
   }
 }
 
@@ -17,7 +18,7 @@ void take_over(CoordinatorState& state, const Membership& known) {
   if (state.phase == CoordinatorState::Phase::over || !state.resumption.is_news(known, state.processes.current()))
     return state.filter.count_stale();
   state.options.log("the coordinator takes over at generation " + std::to_string(known.generation) +
-                    ", as a rank tells it");
+                    ", as reported by a rank");
   write_down(known, state.options);
   std::vector<int> before;  // that held a part in a generation which is over
   for (const auto& [slot, process] : state.processes.all()) {

@@ -78,7 +78,7 @@ std::optional<MembershipAnswer> link_fault(const MembershipQuestion& q) {
   for (const int other : worst->second) others += (others.empty() ? "" : ", ") + std::to_string(other);
   MembershipAnswer answer{Action::expel,
                           "it and rank" + std::string(worst->second.size() == 1 ? " " : "s ") + others +
-                              " do not reach each other over the data network",
+                              " can't reach each other over the data network",
                           {},
                           by_rank.at(worst->first)->member.process};
   answer.link_fault = true;
@@ -142,7 +142,7 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
       std::none_of(q.survivors.begin(), q.survivors.end(), [](const Survivor& s) { return s.report->whole; });
   const bool started = std::any_of(q.survivors.begin(), q.survivors.end(),
                                    [](const Survivor& s) { return s.report->distributed || s.report->steps_done > 0; });
-  if (fresh && started) return {Action::start_over, "no rank that is left has the whole state", {}, {}};
+  if (fresh && started) return {Action::start_over, "no remaining rank has the whole state", {}, {}};
 
   // Where they go on. A rank whose heal was interrupted has no say: it is healed again, wherever it stands.
   const auto counts = [&](const Survivor& survivor) { return fresh || survivor.report->whole; };
@@ -167,7 +167,7 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
     // interrupted.
     if (!report.goes_back && (report.steps_done != done - 1 || report.voted_step != done - 1)) {
       return {Action::expel,
-              "slot " + std::to_string(survivor.member.process.slot) + " stands at step " +
+              "slot " + std::to_string(survivor.member.process.slot) + " is at step " +
                   std::to_string(report.steps_done) + " and can't follow the others to step " + std::to_string(done),
               {},
               report.process};
@@ -225,7 +225,7 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
   const auto who = parted ? leavers(q) : std::string();
   if (n < q.min_ranks) {
     return {Action::park,
-            who + ranks(n) + " left and nobody to replace the others; the job needs " + std::to_string(q.min_ranks),
+            who + ranks(n) + " left and none to replace the others; the job needs " + std::to_string(q.min_ranks),
             {},
             {}};
   }

@@ -15,7 +15,7 @@ class MessageFilter {
   /// Whether there is a problem with the message, so that no rank of this version has sent it. Logs the first.
   bool is_nonsense(const std::string& problem) {
     if (problem.empty()) return false;
-    if (!std::exchange(has_nonsense_, true)) log_("dropped a message that makes no sense: " + problem);
+    if (!std::exchange(has_nonsense_, true)) log_("dropped an invalid message: " + problem);
     return true;
   }
   /// Whether the message is of a generation that is over. Logs the first in each generation. `what` names the message.
@@ -23,7 +23,7 @@ class MessageFilter {
     if (generation == current) return false;
     ++stale_;
     if (std::exchange(logged_in_, current) != current)
-      log_("dropped a " + std::string(what) + " of generation " + std::to_string(generation) + ", it is " +
+      log_("dropped a " + std::string(what) + " of generation " + std::to_string(generation) + ", the current one is " +
            std::to_string(current) + " (" + std::to_string(stale_) + " such messages so far)");
     return true;
   }

@@ -35,8 +35,8 @@ std::string SlotTable::refusal(const ProcessId& process) const {
   const auto found = slots_.find(process.slot);
   const auto ordered = found != slots_.end() ? found->second.ordered : 0;
   if (ordered == 0 || ordered == process.incarnation || !has_agent(process.slot)) return {};
-  return "slot " + std::to_string(process.slot) + " is that of a process which the agent of " + found->second.host +
-         " has started";
+  return "slot " + std::to_string(process.slot) + " belongs to a process that the agent of " + found->second.host +
+         " started";
 }
 
 std::string SlotTable::host_of(int slot) const {
@@ -63,7 +63,7 @@ void SlotTable::explain_death(int number, const LifeEnd& end) {
   auto& slot = slots_[number];
   if (program_fault_.empty() && is_program_fault(slot.last_end, end))
     program_fault_ = "slot " + std::to_string(number) + (slot.host.empty() ? "" : " on " + slot.host) +
-                     " ended in two lives of the same: " + end.cause +
+                     " died twice in the same way: " + end.cause +
                      (end.steps_made > 0 ? ", step " + std::to_string(end.steps_made) + " of its life" : "");
   slot.last_end = end;
 }
@@ -77,8 +77,8 @@ SlotTable::Restart SlotTable::restart(int number, Time now, const std::function<
   slot.cooling = !decision.start;
   if (!decision.start) {
     return {.postponed = "slot " + std::to_string(number) + " on " + slot.host + " " + decision.reason +
-                         ": it is not started again before " + std::to_string((decision.wait.count() + 999) / 1000) +
-                         " s are over"};
+                         ": it is not started again for " + std::to_string((decision.wait.count() + 999) / 1000) +
+                         " s"};
   }
   slot.starting = true;
   slot.ordered = draw_incarnation();
@@ -103,7 +103,7 @@ std::vector<std::chrono::milliseconds> SlotTable::recent_deaths(Slot& slot, Time
 RestartDecision SlotTable::decide(const Slot& slot, Time now) {
   if (now < slot.held_until) {
     return {false, std::chrono::duration_cast<std::chrono::milliseconds>(slot.held_until - now),
-            "is at a link that failed"};
+            "is on a link that failed"};
   }
   std::vector<std::chrono::milliseconds> of_slot, of_host;
   int slots_of_host = 0;

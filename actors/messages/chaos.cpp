@@ -27,7 +27,7 @@ constexpr std::array kNames = {std::pair{ChaosKind::kill, "kill"},  std::pair{Ch
 
 std::uint64_t parse_seed(const std::string& text) {
   if (text.empty() || text.size() > 18 || text.find_first_not_of("0123456789") != std::string::npos)
-    refuse("seed '" + text + "' is no whole number");
+    refuse("seed '" + text + "' is not a whole number");
   return std::strtoull(text.c_str(), nullptr, 10);
 }
 
@@ -37,7 +37,7 @@ milliseconds parse_duration(const std::string& text) {
   const std::string unit = end;
   const double factor = unit == "ms" ? 1 : unit == "s" ? 1'000 : unit == "m" ? 60'000 : unit == "h" ? 3'600'000 : 0;
   if (end == text.c_str() || factor == 0 || !(value * factor >= 100 && value * factor <= 86'400'000))
-    refuse("mtbf '" + text + "' is no time from 100ms to 24h");
+    refuse("mtbf '" + text + "' is not a time from 100ms to 24h");
   return milliseconds(static_cast<std::int64_t>(value * factor));
 }
 
@@ -48,7 +48,7 @@ std::vector<ChaosKind> parse_kinds(std::string text) {
   for (std::string word; std::getline(words, word, '|');) {
     const auto found =
         std::find_if(kNames.begin(), kNames.end(), [&](const auto& known) { return word == known.second; });
-    if (found == kNames.end()) refuse("kind '" + word + "' is none of kill, stop, slow, nan, net, disk");
+    if (found == kNames.end()) refuse("kind '" + word + "' is not one of kill, stop, slow, nan, net, disk");
     if (std::find(kinds.begin(), kinds.end(), found->first) == kinds.end()) kinds.push_back(found->first);
   }
   if (kinds.empty()) refuse("kinds is empty");
@@ -76,7 +76,7 @@ ChaosOptions parse_chaos(const std::string& text) {
     } else if (name == "kinds") {
       options.kinds = parse_kinds(value);
     } else {
-      refuse("'" + part + "' is none of seed=N, mtbf=TIME, kinds=A|B");
+      refuse("'" + part + "' is not one of seed=N, mtbf=TIME, kinds=A|B");
     }
   }
   return options;
@@ -156,7 +156,7 @@ std::string ChaosRun::summary() const {
     kinds += (kinds.empty() ? "" : ", ") + name_of(kind) + " " + std::to_string(hits);
   }
   char text[256];
-  std::snprintf(text, sizeof text, "chaos: %d faults (%s) and %d that found nobody, in %.1f s; %lld steps, goodput ",
+  std::snprintf(text, sizeof text, "chaos: %d faults (%s) and %d without a target, in %.1f s; %lld steps, goodput ",
                 faults, kinds.c_str(), misses_, static_cast<double>(goodput_.time().count()) / 1000,
                 static_cast<long long>(goodput_.steps()));
   char share[64];

@@ -74,7 +74,7 @@ void heal_tensors(const NamedTensors& tensors, const HealRoles& roles, Communica
     everyone.push_back(r);
   }
   if (newcomers.empty()) return;
-  if (donors.empty()) throw Error(ErrorCode::internal, what, "nobody has the state");
+  if (donors.empty()) throw Error(ErrorCode::internal, what, "no rank has the state");
   const int me = communicator.rank();
   const bool receiving = newcomer[static_cast<std::size_t>(me)];
 
@@ -87,7 +87,7 @@ void heal_tensors(const NamedTensors& tensors, const HealRoles& roles, Communica
     if (!differ.empty()) {
       const int odd = ranks[static_cast<std::size_t>(differ.front())];
       throw Error(ErrorReport{ErrorCode::mismatch, odd, "compute", -1, std::string("heal of ") + what,
-                              "rank " + std::to_string(odd) + " holds other values than the others " + when,
+                              "rank " + std::to_string(odd) + " holds different values from the others " + when,
                               "check the memory and network of its host"});
     }
   };

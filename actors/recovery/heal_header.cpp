@@ -13,7 +13,7 @@
 namespace troupe {
 namespace {
 
-constexpr const char* kHeader = "what a donor says ahead of the heal";
+constexpr const char* kHeader = "the header that a donor sends before the heal";
 
 [[noreturn]] void refuse(const std::string& cause) { throw Error(ErrorCode::bad_data, kHeader, cause); }
 
@@ -57,23 +57,23 @@ std::string shapes_of(const NamedTensors& tensors) {
 
 NamedTensors zeros_of_shapes(std::string_view text, c10::Device device, std::int64_t most) {
   return read_bounded_json(text, kHeader, {.depth = 4}, [device, most](const nlohmann::json& shapes) mutable {
-    if (!shapes.is_array()) refuse("no list of tensors");
+    if (!shapes.is_array()) refuse("it is not a list of tensors");
     NamedTensors tensors;
     for (const auto& entry : shapes) {
       const auto name = entry.at("name").get<std::string>();
       const auto& type = entry.at("dtype");
-      if (!type.is_number_integer() || !is_real(type.get<int>())) refuse("'" + name + "' has no such type");
+      if (!type.is_number_integer() || !is_real(type.get<int>())) refuse("'" + name + "' has an unknown type");
       const auto dtype = static_cast<at::ScalarType>(type.get<int>());
       auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
       std::vector<std::int64_t> shape;
       for (const auto& size : entry.at("shape")) {
-        if (!size.is_number_integer()) refuse("the shape of '" + name + "' is not of whole numbers");
+        if (!size.is_number_integer()) refuse("the shape of '" + name + "' is not made of whole numbers");
         shape.push_back(size.get<std::int64_t>());
         if (shape.back() < 0 || shape.size() > 64 || __builtin_mul_overflow(bytes, shape.back(), &bytes))
-          refuse("'" + name + "' has no such shape");
+          refuse("'" + name + "' has an impossible shape");
       }
       most -= bytes;
-      if (most < 0) refuse("with '" + name + "' there are more bytes than there can be");
+      if (most < 0) refuse("with '" + name + "' the tensors have more bytes than is possible");
       const auto& on_device = entry.at("on_device");
       if (!on_device.is_boolean()) refuse("'" + name + "' is neither on a device nor on the CPU");
       tensors.emplace_back(name, at::zeros(shape, at::device(on_device.get<bool>() ? device : at::kCPU).dtype(dtype)));

@@ -270,7 +270,7 @@ void RankModel::heal() {
       ModelState other;
       parse(pieces[r], other);
       if (roles.newcomer[r] || other.weights == given.weights) continue;
-      auto wrong = report(ErrorCode::mismatch, "heal of model", "it holds other values than the others");
+      auto wrong = report(ErrorCode::mismatch, "heal of model", "it holds different values from the others");
       wrong.rank = static_cast<int>(r);
       return end(wrong);
     }

@@ -16,7 +16,7 @@ class CorrectSamples {
   CorrectSamples(const at::Tensor& count) {            // and so does the model's tensor
     if (count.numel() != 1) {
       throw Error(ErrorCode::usage, "correct", "the tensor has " + std::to_string(count.numel()) + " elements",
-                  "give how many samples were right: scores.argmax(1).eq(target).sum()");
+                  "give the number of correct samples: scores.argmax(1).eq(target).sum()");
     }
     if (count.is_cpu()) {
       count_ = count.item<double>();

@@ -7,7 +7,7 @@
 namespace troupe {
 
 std::string Divergence::describe() const {
-  return rank_list(diverged) + (diverged.size() == 1 ? " holds" : " hold") + " other parameters than " +
+  return rank_list(diverged) + (diverged.size() == 1 ? " holds" : " hold") + " different parameters from " +
          rank_list(trusted);
 }
 

@@ -15,7 +15,7 @@ struct Divergence {
   std::vector<int> trusted;   ///< the others
   bool majority = false;      ///< the trusted are more than half of all
 
-  std::string describe() const;  ///< `rank 2 holds other parameters than ranks 0, 1, 3`
+  std::string describe() const;  ///< `rank 2 holds different parameters from ranks 0, 1, 3`
 };
 
 /// The ranks that differ, by the hashes in the votes. The side that has more than half of the ranks is trusted; without

@@ -39,14 +39,15 @@ bool may_stand_in_a_name(char c) { return std::isalnum(static_cast<unsigned char
 
 void check_metric_name(const std::string& name) {
   const auto refuse = [&](const std::string& cause) {
-    throw Error(ErrorCode::usage, "log", cause, "letters, digits, _ - . / and spaces inside, as in \"accuracy/top5\"");
+    throw Error(ErrorCode::usage, "log", cause,
+                "use letters, digits, _ - . / and inner spaces, as in \"accuracy/top5\"");
   };
   if (name.empty()) refuse("the metric has no name");
   if (name.size() > LoggedValues::kLongestName)
     refuse("the metric's name has " + std::to_string(name.size()) + " bytes, and " +
            std::to_string(LoggedValues::kLongestName) + " are allowed");
   if (!std::all_of(name.begin(), name.end(), may_stand_in_a_name) || name.front() == ' ' || name.back() == ' ')
-    refuse("'" + name + "' is no name of a metric");
+    refuse("'" + name + "' is not a valid metric name");
 }
 
 void LoggedValues::add(const std::string& name, double value, Reduce reduce, double weight) {
@@ -66,7 +67,8 @@ void LoggedValues::merge(const std::string& name, const Value& other) {
   if (is_new) {
     if (values_.size() <= kMostNames) return;
     values_.erase(found);
-    throw Error(ErrorCode::usage, "log", "'" + name + "' is one metric more than " + std::to_string(kMostNames),
+    throw Error(ErrorCode::usage, "log",
+                "'" + name + "' is one metric too many, " + std::to_string(kMostNames) + " are allowed",
                 "log fewer names");
   }
   auto& mine = found->second;

@@ -108,7 +108,8 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
   if (const auto odd = minority(votes, [](const Vote& v) { return v.layout_hash; }); !odd.empty())
     refuse(votes,
            rank_list(odd) +
-               " used another parameter layout (shapes, dtypes, requires_grad or buckets), or another compiled model, "
+               " used a different parameter layout (shapes, dtypes, requires_grad or buckets), or a different compiled "
+               "model, "
                "than the others",
            "build the same model and change requires_grad on every rank alike; put the same files on every host");
   if (const auto odd = minority(votes, [](const Vote& v) { return v.dataset_size; }); !odd.empty()) {
@@ -121,7 +122,7 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
   }
   if (const auto odd = minority(votes, [](const Vote& v) { return v.data_hash; }); !odd.empty())
     refuse(votes,
-           rank_list(odd) + " drew from other files than the others: their names or lengths below data_dir differ",
+           rank_list(odd) + " read different files from the others: their names or lengths below data_dir differ",
            "put the same files on every host");
   check_kinds_of_loss(votes);
   Decision decision;
@@ -154,7 +155,7 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
                             ? "the loss is not finite"
                             : "the gradient of " +
                                   (index < parameter_names.size() ? parameter_names[index] : "a parameter") +
-                                  (vote.made_by_hook ? " is beyond what comm_hook's type holds" : " is not finite");
+                                  (vote.made_by_hook ? " overflows comm_hook's type" : " is not finite");
     }
   }
   decision.rebuild = votes[0].rebuild != 0;
@@ -162,7 +163,7 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
   decision.max_loss = decision.samples > 0 ? max_loss : 0;
   if (!decision.not_finite && !std::isfinite(decision.gradient_norm)) {
     decision.not_finite = true;
-    decision.reason = "the reduced gradient is not finite although every rank's own is: it overflows when added up";
+    decision.reason = "the reduced gradient is not finite, although each rank's is: the sum overflows";
   }
   divide_by_elements(decision, votes, loss_sum);
   if (decision.not_finite) {

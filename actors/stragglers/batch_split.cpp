@@ -44,7 +44,7 @@ std::string Balance::parse(const std::string& text, Balance& balance) {
   for (std::string word; std::getline(words, word, ',');) {
     const auto weight = number_of<double>(word);
     if (!weight || !(*weight > 0) || *weight > 1e6)
-      return "'" + word + "' is no weight of a rank: a number above 0, at most 1000000";
+      return "'" + word + "' is not a rank's weight: a number above 0 and at most 1000000";
     balance.weights.push_back(*weight);
   }
   if (balance.weights.empty() || text.ends_with(",")) return "a weight is missing";
@@ -54,9 +54,10 @@ std::string Balance::parse(const std::string& text, Balance& balance) {
 std::vector<std::int64_t> share_out(std::span<const double> speeds, std::int64_t total) {
   const auto ranks = static_cast<std::int64_t>(speeds.size());
   if (total < ranks) {
-    throw Error(ErrorCode::usage, "balance",
-                std::to_string(total) + " samples of a micro-batch are too few for " + std::to_string(ranks) + " ranks",
-                "raise batch_size, or lower grad_accum_steps");
+    throw Error(
+        ErrorCode::usage, "balance",
+        "a micro-batch of " + std::to_string(total) + " samples is too small for " + std::to_string(ranks) + " ranks",
+        "raise batch_size, or lower grad_accum_steps");
   }
   const double sum = std::accumulate(speeds.begin(), speeds.end(), 0.0);
   std::vector<std::int64_t> shares;
@@ -85,9 +86,10 @@ std::vector<std::int64_t> share_out(std::span<const double> speeds, std::int64_t
 
 void Balance::check(int ranks) const {
   if (by != By::weights || weights.size() == static_cast<std::size_t>(ranks)) return;
-  throw Error(ErrorCode::usage, "balance",
-              "it has " + std::to_string(weights.size()) + " weights, and the job " + std::to_string(ranks) + " ranks",
-              "give one for each rank, or set it to speed or equal");
+  throw Error(
+      ErrorCode::usage, "balance",
+      "it has " + std::to_string(weights.size()) + " weights, and the job has " + std::to_string(ranks) + " ranks",
+      "give one for each rank, or set it to speed or equal");
 }
 
 BatchSplit::BatchSplit(Balance balance, std::int64_t total, int ranks) : balance_(std::move(balance)), total_(total) {

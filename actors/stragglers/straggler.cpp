@@ -36,7 +36,7 @@ std::vector<double> medians(const std::vector<std::vector<SectionTimes>>& recent
 
 std::string Straggler::describe() const {
   char numbers[96];
-  std::snprintf(numbers, sizeof numbers, "%.1f ms of its own in a step, %.1f times the others' median", own_ms, ratio);
+  std::snprintf(numbers, sizeof numbers, "%.1f ms of work in a step, %.1f times the others' median", own_ms, ratio);
   return "rank " + std::to_string(rank) + (host.empty() ? "" : " (" + host + ")") + " is slow: " + numbers +
          ", most of it in " + section;
 }

@@ -22,7 +22,7 @@ struct Straggler {
   double ratio = 1;                  ///< of its own time to that of the others
   double own_ms = 0, others_ms = 0;  ///< a step's, medians over the window
 
-  std::string describe() const;  ///< `rank 2 (h3) is slow: 31.0 ms of its own in a step, 3.1 times the others' median,
+  std::string describe() const;  ///< `rank 2 (h3) is slow: 31.0 ms of work in a step, 3.1 times the others' median,
                                  ///< most of it in forward`
 };
 

@@ -14,7 +14,7 @@ ErrorReport report_of_own_actor(const std::exception_ptr& error) {
   } catch (const std::exception& e) {
     return {ErrorCode::user, -1, "a strategy's actor", -1, {}, e.what(), {}};
   } catch (...) {
-    return {ErrorCode::user, -1, "a strategy's actor", -1, {}, "an exception that is no std::exception", {}};
+    return {ErrorCode::user, -1, "a strategy's actor", -1, {}, "an exception that is not a std::exception", {}};
   }
 }
 

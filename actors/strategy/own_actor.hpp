@@ -84,7 +84,7 @@ class OwnActor {
                          gave_up_ = true;  // the destructor waits no second time
                          throw Error(ErrorReport{ErrorCode::timeout, -1, name_, -1, what,
                                                  "no answer within " + std::to_string(timeout_.count()) + " ms",
-                                                 "raise collective_timeout if that is its pace"});
+                                                 "raise collective_timeout if it is only slow"});
                        });
     --unanswered_;
     gave_up_ = false;

@@ -45,10 +45,10 @@ Mesh parse_mesh(std::string_view text, int ranks, std::string_view whole) {
     const auto equals = std::min(item.find('='), item.size());
     const auto name = item.substr(0, equals);
     const auto axis = axes.find(name);
-    if (axis == axes.end()) throw mesh_refused("'" + given + "': '" + name + "' is none of dp, fsdp, tp, pp");
+    if (axis == axes.end()) throw mesh_refused("'" + given + "': '" + name + "' is not one of dp, fsdp, tp, pp");
     const auto size = whole_number(std::string_view(item).substr(std::min(equals + 1, item.size())), 1, 32768);
     if (!size) throw mesh_refused("'" + given + "': " + name + " needs a number of ranks, at least 1, as in dp=2,pp=4");
-    if (!named.insert(name).second) throw mesh_refused("'" + given + "': " + name + " is there twice");
+    if (!named.insert(name).second) throw mesh_refused("'" + given + "': " + name + " appears twice");
     mesh.*axis->second = static_cast<int>(*size);
   }
   const auto product = static_cast<long long>(mesh.tp) * mesh.pp * mesh.fsdp;
@@ -56,7 +56,7 @@ Mesh parse_mesh(std::string_view text, int ranks, std::string_view whole) {
   if (product * mesh.dp != ranks) {
     throw mesh_refused("'" + given + "' is for " + std::to_string(product * mesh.dp) + " ranks, and the job has " +
                            std::to_string(ranks),
-                       "the product of dp, fsdp, tp and pp is the number of ranks");
+                       "make the product of dp, fsdp, tp and pp equal to the number of ranks");
   }
   return mesh;
 }

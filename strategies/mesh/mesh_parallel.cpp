@@ -24,7 +24,7 @@ Mesh mesh_of(const StrategyContext& context) {
 void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
   if (options.comm_hook != "none") {
     throw Error(ErrorCode::usage, "comm_hook",
-                "'" + options.comm_hook + "' works on ddp's buckets, which " + options.strategy + " has not",
+                "'" + options.comm_hook + "' works on ddp's buckets, which " + options.strategy + " does not have",
                 "leave it at none");
   }
   if (options.sync_batchnorm) {
@@ -516,7 +516,7 @@ void register_mesh_parallel() {
   };
   register_strategy(
       "pipeline",
-      "ranks run the model's blocks one behind the other, micro-batch by micro-batch (mesh, pipeline_schedule)",
+      "ranks run the model's blocks one after the other, micro-batch by micro-batch (mesh, pipeline_schedule)",
       factory);
   register_strategy("tensor_parallel", "ranks share the layers that tensor_plan names (mesh)", factory);
 }

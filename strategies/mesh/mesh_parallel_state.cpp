@@ -68,7 +68,7 @@ void MeshParallel::check_model(const StateReader& state) const {
     const auto found = by_name.find(parameter_in(name));
     if (found != by_name.end() && entry.shape != found->second->sizes)
       throw Error(ErrorCode::mismatch, "resume",
-                  "loading the optimizer: " + name + " has not the shape of its parameter");
+                  "loading the optimizer: " + name + " does not have the shape of its parameter");
   }
 }
 

@@ -11,26 +11,27 @@ namespace {
 void refuse_shard_options(const StrategyOptions& options, const Mesh& mesh) {
   const auto& mode = options.fsdp_mode;
   if (mode != "full_shard" && mode != "shard_grad_op") {
-    throw Error(ErrorCode::usage, "fsdp_mode",
-                "'" + mode + "' has no place in the mesh " + mesh.to_string() + ", which says what is cut",
-                "full_shard or shard_grad_op; dp makes copies of shards");
+    throw Error(
+        ErrorCode::usage, "fsdp_mode",
+        "'" + mode + "' does not fit the mesh " + mesh.to_string() + ", which already says how the state is sharded",
+        "set it to full_shard or shard_grad_op; dp replicates the shards");
   }
   if (options.fsdp_shard_size != 0 && options.fsdp_shard_size != mesh.fsdp) {
     throw Error(ErrorCode::usage, "fsdp_shard_size",
-                std::to_string(options.fsdp_shard_size) + " is not what the mesh " + mesh.to_string() + " says",
-                "leave it out");
+                std::to_string(options.fsdp_shard_size) + " does not fit the mesh " + mesh.to_string(), "leave it out");
   }
   if (mesh.pp > 1 && options.fsdp_sync_micro_batches) {
     throw Error(ErrorCode::usage, "fsdp_sync_micro_batches",
-                "a pipeline's micro-batches are under way at once, and their gradients reduced after the last one",
-                "leave it off, or pp at 1");
+                "a pipeline has several micro-batches in flight, and reduces their gradients after the last one",
+                "leave it off, or set pp to 1");
   }
   if (options.param_dtype != "float32")
-    throw Error(ErrorCode::usage, "param_dtype", "a mesh trains float32 parameters", "use_amp computes in bf16");
+    throw Error(ErrorCode::usage, "param_dtype", "a mesh trains float32 parameters",
+                "leave it at float32; use_amp computes in bf16");
   if (mesh.pp > 1 && options.pipeline_costs == "measured") {
     throw Error(ErrorCode::usage, "pipeline_costs",
-                "'measured' runs all blocks on each rank, whose shards are cut before the first step",
-                "parameters, or a cost for each block");
+                "'measured' runs all blocks on each rank, but the shards are cut before the first step",
+                "set it to parameters, or to a cost for each block");
   }
 }
 

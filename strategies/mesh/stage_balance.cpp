@@ -21,7 +21,7 @@ std::vector<int> balance_stages(const std::vector<double>& costs, int stages) {
   std::vector<double> sums(costs.size() + 1, 0);
   for (std::size_t i = 0; i < costs.size(); ++i) {
     if (!(costs[i] >= 0) || !std::isfinite(costs[i]))
-      throw Error(ErrorCode::usage, "pipeline_costs", "a cost is a number, at least 0");
+      throw Error(ErrorCode::usage, "pipeline_costs", "a cost must be a number of at least 0");
     sums[i + 1] = sums[i] + costs[i];
   }
   struct Best {
@@ -66,7 +66,7 @@ std::vector<double> parse_costs(std::string_view text, std::size_t blocks) {
     const auto cost = number_of<double>(item);
     if (!cost || !(*cost >= 0) || !std::isfinite(*cost))
       throw Error(ErrorCode::usage, "pipeline_costs",
-                  "'" + std::string(item) + "' is none of parameters, measured, or a cost of at least 0");
+                  "'" + std::string(item) + "' is neither parameters nor measured nor a cost of at least 0");
     costs.push_back(*cost);
     more = comma != std::string_view::npos;
     if (more) text.remove_prefix(comma + 1);
@@ -74,7 +74,7 @@ std::vector<double> parse_costs(std::string_view text, std::size_t blocks) {
   if (costs.size() != blocks) {
     throw Error(
         ErrorCode::usage, "pipeline_costs",
-        "it has " + std::to_string(costs.size()) + " costs, and the model " + std::to_string(blocks) + " blocks");
+        "it has " + std::to_string(costs.size()) + " costs, and the model has " + std::to_string(blocks) + " blocks");
   }
   return costs;
 }

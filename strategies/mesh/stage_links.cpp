@@ -57,7 +57,7 @@ void StageLinks::send(Way way, int stage, int micro_batch, const at::Tensor& val
   if (values.dim() > static_cast<std::int64_t>(kHeader - kSizes)) {
     throw Error(ErrorCode::usage, "pipeline",
                 "a tensor between two stages has " + std::to_string(values.dim()) + " dimensions",
-                "at most " + std::to_string(kHeader - kSizes) + " are sent");
+                "return a tensor of at most " + std::to_string(kHeader - kSizes));
   }
   auto header = at::zeros({static_cast<std::int64_t>(kHeader)}, at::kLong);
   auto* fields = header.data_ptr<std::int64_t>();

@@ -13,7 +13,7 @@ void find_outermost(torch::nn::Module& module, const std::string& path, std::vec
     for (const auto& other : found) {
       if (other.block == block)
         throw Error(ErrorCode::usage, "pipeline", "block " + path + " is in the model twice, also as " + other.name,
-                    "a stage holds a block once");
+                    "register it once");
     }
     found.push_back({block, path});
     return;
@@ -52,7 +52,7 @@ class StageRunner::Runner final : public BlockRunner {
       if (!s.output_.defined()) {
         throw Error(ErrorCode::usage, "pipeline",
                     "block " + s.blocks_[static_cast<std::size_t>(index_)].name + " returns no tensor",
-                    "a block between two stages returns one");
+                    "return one tensor from each block between two stages");
       }
     }
     return enter;
@@ -112,7 +112,7 @@ void StageRunner::end() {
   if (mode != Mode::whole && next_ < static_cast<int>(mode == Mode::part ? end_ : static_cast<int>(blocks_.size()))) {
     throw Error(ErrorCode::usage, "pipeline",
                 "forward did not call block " + blocks_[static_cast<std::size_t>(next_)].name,
-                "a pipeline needs each block called once, in the order of registration");
+                "call each block once, in the order of registration");
   }
 }
 
@@ -122,9 +122,9 @@ void StageRunner::expect(int block) {
       return b < static_cast<int>(blocks_.size()) ? "block " + blocks_[static_cast<std::size_t>(b)].name : "the end";
     };
     throw Error(ErrorCode::usage, "pipeline",
-                "forward calls block " + blocks_[static_cast<std::size_t>(block)].name + " where " + name(next_) +
-                    " was to come",
-                "a pipeline needs each block called once, in the order of registration");
+                "forward calls block " + blocks_[static_cast<std::size_t>(block)].name + ", but " + name(next_) +
+                    " was expected",
+                "call each block once, in the order of registration");
   }
   ++next_;
 }

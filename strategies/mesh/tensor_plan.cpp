@@ -24,14 +24,15 @@ std::string_view trimmed(std::string_view text) {
 TensorPlanEntry parse_entry(std::string_view item) {
   const auto colon = item.rfind(':');
   const std::string shown(item);
-  if (colon == std::string_view::npos) throw plan_refused("'" + shown + "' says not how", "as in layers.*.up: column");
+  if (colon == std::string_view::npos)
+    throw plan_refused("'" + shown + "' does not say how to share it", "write it as in layers.*.up: column");
   TensorPlanEntry entry;
   entry.pattern = trimmed(item.substr(0, colon));
   auto how = trimmed(item.substr(colon + 1));
   if (const auto slash = how.find('/'); slash != std::string_view::npos) {
     entry.stack = number_of<std::int64_t>(how.substr(slash + 1)).value_or(0);
     if (entry.stack < 1 || how.substr(0, slash) != "column")
-      throw plan_refused("'" + shown + "': only column has parts, a number of them, as in column/3");
+      throw plan_refused("'" + shown + "': only column takes a number of parts, as in column/3");
     how = how.substr(0, slash);
   }
   static const std::map<std::string_view, LayerSplit> kinds{
@@ -40,7 +41,7 @@ TensorPlanEntry parse_entry(std::string_view item) {
   const auto kind = kinds.find(how);
   if (kind == kinds.end() || entry.pattern.empty())
     throw plan_refused("'" + shown + "': '" + std::string(how) +
-                       "' is none of column, gather, row, vocabulary, sequence, whole");
+                       "' is not one of column, gather, row, vocabulary, sequence, whole");
   entry.split = kind->second;
   entry.optional = entry.pattern.ends_with('?');
   if (entry.optional) entry.pattern.pop_back();
@@ -94,14 +95,14 @@ class Sharing {
                embedding != nullptr && entry.split == LayerSplit::vocabulary) {
       const auto& options = embedding->options;
       if (options.max_norm() || options.scale_grad_by_freq() || options.sparse()) {
-        throw plan_refused(path + " has max_norm, scale_grad_by_freq or sparse, which a part of its rows can't follow",
+        throw plan_refused(path + " has max_norm, scale_grad_by_freq or sparse, which don't work on a part of its rows",
                            "leave the option out, or the layer out of the plan");
       }
       cut("weight", embedding->weight, 0);
       embedding->share(entry.split, group_);
     } else {
-      throw plan_refused(path + " can't be shared so: it is " + module->name(),
-                         "column, gather and row are for troupe::nn::Linear, vocabulary for troupe::nn::Embedding");
+      throw plan_refused(path + " can't be shared this way: it is " + module->name(),
+                         "use column, gather and row for troupe::nn::Linear, vocabulary for troupe::nn::Embedding");
     }
   }
   /// Every dropout's part is known.
@@ -124,7 +125,7 @@ class Sharing {
     } else if (entry.split == LayerSplit::none) {
       if (group_.sequence) dropout.share(1, group_.rank(), group_.ranks());
     } else if (entry.split != LayerSplit::whole) {
-      throw plan_refused(path + " is a dropout", "column, sequence and whole are for it");
+      throw plan_refused(path + " is a dropout", "use column, sequence or whole for it");
     }
   }
 
@@ -162,7 +163,7 @@ SharedParameters share_layers(torch::nn::Module& model, const std::vector<Tensor
       sharing.share(named, entry);
       fits = true;
     }
-    if (!fits && !entry.optional) throw plan_refused("'" + entry.pattern + "' fits no module of the model");
+    if (!fits && !entry.optional) throw plan_refused("'" + entry.pattern + "' matches no module of the model");
   }
   sharing.check_dropouts(modules);
   for (const auto& [path, module] : modules) {

@@ -39,7 +39,7 @@ Ddp::Ddp(StrategyContext context)
     throw Error(ErrorCode::usage, "early_update", why, instead);
   };
   if (options.comm_hook != "none")
-    refuse("comm_hook " + options.comm_hook + " makes whole gradients, and they are updated piece by piece",
+    refuse("comm_hook " + options.comm_hook + " works on whole gradients, and early_update applies them piece by piece",
            "leave one of them out");
   if (!this->context().program_communicator->device().is_cpu())
     refuse("it works on the CPU only so far", "leave it out, or use --device cpu");
@@ -62,7 +62,8 @@ void Ddp::attach(std::shared_ptr<torch::nn::Module> model) {
   for (const auto& item : model->named_parameters()) {
     if (!early_hook_ || !item.value().requires_grad() || item.value().scalar_type() == at::kFloat) continue;
     throw Error(ErrorCode::usage, "early_update",
-                "parameter " + item.key() + " is " + c10::toString(item.value().scalar_type()) + ", and it updates f32",
+                "parameter " + item.key() + " is " + c10::toString(item.value().scalar_type()) +
+                    ", and early_update updates only f32",
                 "leave it out");
   }
   ReplicatedStrategy::attach(std::move(model));

@@ -125,12 +125,13 @@ void EarlyUpdate::check_parameters() const {
     for (const auto* tensor : {&element.parameter, &element.first, &element.second}) {
       if (tensor->defined() && (tensor->scalar_type() != at::kFloat || tensor->sizes() != place.sizes() ||
                                 tensor->strides() != place.strides()))
-        refuse(element.name, "has got another shape, dtype or strides since the training began");
+        refuse(element.name, "has changed its shape, dtype or strides since training began");
     }
   }
   for (std::size_t e = 0; e < elements_.size(); ++e) {
     if (!placed[e] && elements_[e].parameter.requires_grad())
-      refuse(elements_[e].name, "is in the optimizer, but was not in the model, or frozen, when that was distributed");
+      refuse(elements_[e].name,
+             "is in the optimizer, but was frozen or not in the model when the model was distributed");
   }
 }
 

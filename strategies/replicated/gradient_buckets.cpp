@@ -24,7 +24,7 @@ GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Te
     if (parameter.device() != communicator.device()) {
       throw Error(ErrorCode::usage, "parameter " + name,
                   "it is on " + parameter.device().str() + ", this rank trains on " + communicator.device().str(),
-                  "leave the model to distribute, which moves it; --device says where to");
+                  "let rank.distribute move the model; --device sets where to");
     }
     entries_.push_back({name, parameter, {}, -1, false, false, {}});
   }

@@ -36,14 +36,14 @@ void OuterOptions::check() const {
   const auto steps = [](std::int64_t n) { return std::to_string(n) + (n == 1 ? " step" : " steps"); };
   if (fragments > every) {
     throw Error(ErrorCode::usage, "diloco_fragments",
-                std::to_string(fragments) + " fragments cannot meet in turn within " + steps(every),
-                "at most sync_every, which is " + std::to_string(every));
+                std::to_string(fragments) + " fragments can't take turns within " + steps(every),
+                "set it to at most sync_every, which is " + std::to_string(every));
   }
   if (overlap * fragments >= every && overlap > 0) {
     throw Error(ErrorCode::usage, "diloco_overlap",
                 "a fragment would be under way for " + steps(overlap) + ", and the next one begins after " +
                     steps(every / fragments),
-                "less than sync_every / diloco_fragments");
+                "set it below sync_every / diloco_fragments");
   }
 }
 
@@ -65,8 +65,8 @@ LocalSteps::LocalSteps(StrategyContext context, OuterOptions outer)
   outer_.check();
   if (this->context().options.comm_hook == "powersgd") {
     throw Error(ErrorCode::usage, "comm_hook",
-                "powersgd keeps what it owes by bucket of gradients, and " + name() + " sends none",
-                "none, fp16 or bf16");
+                "powersgd keeps an error for each bucket of gradients, and " + name() + " has no buckets",
+                "set it to none, fp16 or bf16");
   }
 }
 
@@ -230,7 +230,7 @@ void LocalSteps::finish() {
   if (view.reduced) DeviceStream::current(view.flat.device()).wait(*view.reduced);
   // On the CPU, where it costs no wait. All ranks see the same.
   if (context().options.comm_hook == "fp16" && view.flat.is_cpu() && !all_finite(view.flat)) {
-    throw Error(ErrorCode::not_finite, view.label, "the ranks' mean change is beyond what comm_hook's type holds",
+    throw Error(ErrorCode::not_finite, view.label, "the ranks' mean change overflows comm_hook's type",
                 "set comm_hook to bf16 or none, or lower lr or sync_every");
   }
   // Rank 0's, as after each step of ddp; shown below, once nothing can fail.

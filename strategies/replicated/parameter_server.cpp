@@ -256,7 +256,7 @@ std::string ParameterServer::describe() const {
 void register_parameter_server() {
   register_strategy(
       "parameter_server",
-      "ranks take parts of a step by demand and send gradients to a server, at most `staleness` updates old",
+      "ranks take parts of a step on demand and send gradients to a server, at most `staleness` updates old",
       [](StrategyContext context) { return std::make_unique<ParameterServer>(std::move(context)); });
 }
 

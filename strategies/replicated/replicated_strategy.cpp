@@ -235,9 +235,9 @@ void ReplicatedStrategy::read_hook_state(const StateReader& state) {
   }
   if (ranks.empty()) return;
   if (ranks.size() == static_cast<std::size_t>(context_.world_size)) return hook()->load_state(mine);
-  context_.announce("comm_hook " + context_.options.comm_hook + " begins without the state of the " +
-                    std::to_string(ranks.size()) + " ranks that saved it: there are " +
-                    std::to_string(context_.world_size) + " now");
+  context_.announce("comm_hook " + context_.options.comm_hook +
+                    " starts without its saved state: " + std::to_string(ranks.size()) +
+                    " ranks saved it, and there are now " + std::to_string(context_.world_size));
 }
 
 }  // namespace troupe

@@ -60,9 +60,9 @@ void UpdateServer::wait_for_all(std::chrono::milliseconds timeout) {
   throw_if_failed();
   if (over) return;
   throw Error(ErrorReport{ErrorCode::timeout, -1, "parameter server", -1, "end of the round",
-                          std::to_string(all_shares() - arrived_) + " gradients of the round did not come within " +
+                          std::to_string(all_shares() - arrived_) + " gradients of the round did not arrive within " +
                               std::to_string(timeout.count()) + " ms",
-                          "raise collective_timeout if that is the slowest rank's pace"});
+                          "raise collective_timeout if a rank is only slow"});
 }
 
 void UpdateServer::fail(const ErrorReport& reason) {

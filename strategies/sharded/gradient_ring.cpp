@@ -38,7 +38,7 @@ GradientRing::Buffer& GradientRing::buffer_of(const at::Tensor& memory) {
     if (memory.numel() > 0 ? buffer.memory.data_ptr() == memory.data_ptr() : buffer.memory.is_alias_of(memory))
       return buffer;
   }
-  throw Error(ErrorCode::internal, "gradient ring", "a buffer that is none of its own");
+  throw Error(ErrorCode::internal, "gradient ring", "a buffer that is not in the ring");
 }
 
 at::Tensor GradientRing::take(std::int64_t numel, bool may_wait) {

@@ -38,7 +38,7 @@ Number number(const nlohmann::json& value, const char* name) {
   const bool fits = value.is_number_unsigned()
                         ? std::in_range<Number>(value.get<std::uint64_t>())
                         : value.is_number_integer() && std::in_range<Number>(value.get<std::int64_t>());
-  if (!fits) refuse(std::string("'") + name + "' is no whole number in its range");
+  if (!fits) refuse(std::string("'") + name + "' is not a whole number in its range");
   return value.get<Number>();
 }
 
@@ -49,7 +49,7 @@ const nlohmann::json& field(const nlohmann::json& object, const char* name) {
 }
 
 std::string text_of(const nlohmann::json& value, const char* name) {
-  if (!value.is_string()) refuse(std::string("'") + name + "' is no text");
+  if (!value.is_string()) refuse(std::string("'") + name + "' is not a string");
   return value.get<std::string>();
 }
 
@@ -61,21 +61,21 @@ void read_head(ShardCopy& copy, std::string_view head, const at::Tensor& data) {
                number<std::int32_t>(field(root, "shards"), "shards")};
   copy.note = text_of(field(root, "note"), "note");
   const auto& entries = field(root, "tensors");
-  if (!entries.is_array()) refuse("'tensors' is no list");
+  if (!entries.is_array()) refuse("'tensors' is not a list");
   std::set<std::string> names;
   std::int64_t end = 0;
   for (const auto& entry : entries) {
     if (!entry.is_array() || entry.size() != 3 || !entry[2].is_array())
       refuse("an entry of 'tensors' is not [name, type, sizes]");
     const auto name = text_of(entry[0], "name"), type = text_of(entry[1], "type");
-    if (!names.insert(name).second) refuse("tensor '" + name + "' comes twice");
+    if (!names.insert(name).second) refuse("tensor '" + name + "' appears twice");
     const auto dtype = scalar_type_of(type);
     if (!dtype) refuse("tensor " + printable(name) + " is of an unknown type, " + printable(type));
     std::vector<std::int64_t> sizes;
     for (const auto& size : entry[2]) sizes.push_back(number<std::int64_t>(size, "size"));
     const auto width = c10::elementSize(*dtype);
     const auto numel = sizes.size() > SafetensorsFile::kMaxDimensions ? std::nullopt : checked_numel(sizes, width);
-    if (!numel) refuse("tensor '" + name + "' has no such shape, or more elements than there can be");
+    if (!numel) refuse("tensor '" + name + "' has an impossible shape, or too many elements");
     const auto length = *numel * static_cast<std::int64_t>(width);
     if (length > data.numel() - end) refuse("tensor '" + name + "' reaches beyond the end");
     copy.tensors.emplace_back(name, data.narrow(0, end, length).view(*dtype).view(sizes));
@@ -111,16 +111,16 @@ std::string to_text(const std::vector<HeldShard>& held) {
 }
 
 std::vector<HeldShard> held_shards_of(std::string_view text) {
-  const auto list = parse_bounded_json(text, "what a rank has copies of", {.depth = 3});
-  if (!list.is_array()) refuse("what a rank has copies of is no list");
+  const auto list = parse_bounded_json(text, "the list of a rank's copies", {.depth = 3});
+  if (!list.is_array()) refuse("the list of a rank's copies is not a JSON array");
   std::vector<HeldShard> held;
   for (const auto& entry : list) {
-    if (!entry.is_array() || entry.size() != 5) refuse("what a rank has copies of is no list of five numbers each");
+    if (!entry.is_array() || entry.size() != 5) refuse("an entry in the list of a rank's copies is not five numbers");
     held.push_back({number<std::uint64_t>(entry[0], "generation"), number<std::int64_t>(entry[1], "step"),
                     number<std::int32_t>(entry[2], "shard"), number<std::int32_t>(entry[3], "shards"),
                     number<std::int64_t>(entry[4], "bytes")});
     if (const auto bytes = held.back().bytes; bytes < 0 || bytes > kMostBytes)
-      refuse("a rank says that it has " + std::to_string(bytes) + " bytes");
+      refuse("a rank announces a copy of " + std::to_string(bytes) + " bytes");
   }
   return held;
 }
@@ -133,11 +133,11 @@ ShardPacker::ShardPacker(const HeldShard& held, const std::string& note, NamedTe
   for (const auto& [name, tensor] : tensors_) {
     const auto cannot = [&name = name](const std::string& cause) {
       return Error(ErrorCode::usage, kWhere, "tensor '" + name + "' " + cause,
-                   "--snapshot_every 0 does without copies");
+                   "set --snapshot_every 0 to train without copies");
     };
     const auto type = safetensors_dtype(tensor.scalar_type());
     if (!type) throw cannot(std::string("is of type ") + c10::toString(tensor.scalar_type()));
-    if (!names.insert(name).second) throw cannot("is there twice");
+    if (!names.insert(name).second) throw cannot("appears twice");
     entries.push_back({name, *type, tensor.sizes().vec()});
     end += aligned(static_cast<std::int64_t>(tensor.nbytes()));
   }
@@ -206,7 +206,7 @@ ShardCopy ShardCopy::unpack(at::Tensor bytes) {
   std::uint64_t stated = 0;
   std::memcpy(&stated, data, sizeof stated);
   if (xxh3(span_of(data + kHash, bytes.numel() - kHash)) != stated)
-    refuse("its XXH3 is not the one that was taken when it was made");
+    refuse("its XXH3 differs from the one taken when the copy was made");
   ShardCopy copy;
   read_head(copy, text, memory);
   copy.held.bytes = bytes.numel();

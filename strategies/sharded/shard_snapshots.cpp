@@ -66,7 +66,7 @@ void ShardSnapshots::exchange(const ShardPacker& own, const std::vector<std::str
     const auto announced = held_shards_of(text);
     if (announced.size() != 1)
       throw Error(ErrorCode::bad_data, "the copy of a shard",
-                  "a rank announces " + std::to_string(announced.size()) + " at once");
+                  "a rank announces " + std::to_string(announced.size()) + " copies instead of one");
     shards.push_back(announced.front());
   }
   const auto kept = copies_.size();
@@ -154,7 +154,7 @@ RestorePlan ShardSnapshots::restore(Communicator& communicator, const std::funct
   if (!plan) {
     throw Error(ErrorCode::state_lost, "recovery",
                 "a lost rank took its shard of the state with it, and no other rank has a copy",
-                "start again with --resume auto; snapshot_every keeps copies");
+                "start again with --resume auto; set snapshot_every to keep copies");
   }
   for (std::size_t shard = 0; shard < plan->holders.size(); ++shard) {
     const int holder = plan->holders[shard];
@@ -171,7 +171,7 @@ RestorePlan ShardSnapshots::restore(Communicator& communicator, const std::funct
     if (copy.held != *wanted) {
       throw Error(
           ErrorCode::bad_data, "the copy of a shard",
-          "rank " + std::to_string(holder) + " has " + to_text({copy.held}) + " where it said " + to_text({*wanted}));
+          "rank " + std::to_string(holder) + " has " + to_text({copy.held}) + ", but announced " + to_text({*wanted}));
     }
     place(copy);
   }

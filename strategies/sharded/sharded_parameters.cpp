@@ -21,7 +21,7 @@ std::uint32_t version_of(const at::Tensor& tensor) {
 
 std::string told_of(const std::string& unit) {
   return "a parameter of " + (unit.empty() ? std::string("the model itself") : "the unit '" + unit + "'") +
-         " was used while its parts are on the ranks: use it within the unit's call, or take "
+         " was used while it is sharded: use it within the unit's call, or take "
          "rank.state_dict(optimizer)";
 }
 
@@ -72,9 +72,9 @@ void ShardedParameters::check_unchanged(const std::string& strategy) const {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     if (version_of(parameters_[p].tensor) == versions_[p]) continue;
     throw Error(ErrorCode::usage, "parameters",
-                "the program itself has changed " + parameters_[p].name + ", of which with strategy " + strategy +
-                    " each rank holds a part",
-                "take --strategy ddp, or change it by the optimizer");
+                "the program itself has changed " + parameters_[p].name + ", but with strategy " + strategy +
+                    " each rank holds only a part of it",
+                "use --strategy ddp, or change it only through the optimizer");
   }
 }
 

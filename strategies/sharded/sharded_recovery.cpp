@@ -93,7 +93,7 @@ void ShardedStrategy::place_copy(std::int32_t shard, const ShardCopy& copy) {
     try {
       place_tensor(shard, name, tensor);
     } catch (const std::logic_error&) {
-      throw Error(ErrorCode::bad_data, "the copy of a shard", "tensor '" + name + "' is none of this model's");
+      throw Error(ErrorCode::bad_data, "the copy of a shard", "tensor '" + name + "' is not in this model");
     }
   }
 }

@@ -238,7 +238,7 @@ void ShardedStrategy::read_state(const StateReader& state, Optimizer& optimizer)
         read(name, value);
       } else {
         throw Error(ErrorCode::mismatch, "resume",
-                    "loading the optimizer: " + name + " has not the shape of its parameter");
+                    "loading the optimizer: " + name + " does not have the shape of its parameter");
       }
       moments.emplace_back(parameter.name + "." + slot, value);
     }

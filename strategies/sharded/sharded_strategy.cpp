@@ -22,7 +22,8 @@ at::ScalarType dtype_of(const std::string& field, const std::string& text) {
   if (text == "float32") return at::ScalarType::Undefined;
   if (text == "bfloat16") return at::kBFloat16;
   if (text == "float16") return at::kHalf;
-  throw Error(ErrorCode::usage, field, "'" + text + "' is no dtype of training", "float32, bfloat16 or float16");
+  throw Error(ErrorCode::usage, field, "'" + text + "' is not a dtype for training",
+              "use float32, bfloat16 or float16");
 }
 
 // Whole parameters were freed, and what the first steps make for good lies between what they free: glibc keeps the
@@ -71,7 +72,7 @@ void ShardedStrategy::collect_parameters() {
     if (const auto device = context_.program_communicator->device(); parameter.device() != device) {
       throw Error(ErrorCode::usage, "parameter " + name,
                   "it is on " + parameter.device().str() + ", this rank trains on " + device.str(),
-                  "leave the model to distribute, which moves it; --device says where to");
+                  "let rank.distribute move the model; --device sets where to");
     }
     const auto dense = parameter.is_non_overlapping_and_dense() ? parameter : parameter.detach().contiguous();
     names_.push_back(name);
@@ -117,9 +118,9 @@ void ShardedStrategy::make_groups() {
   replicas_ = communicator(*context_.gradient_communicator, group_->rank(), "replicas");
   const int groups_of_shard = replicas_->world_size() * group_->world_size();
   if (groups_of_shard != context_.world_size) {
-    throw Error(ErrorCode::usage, "hybrid_shard",
-                "the hosts have unequal numbers of ranks, so their shards do not match",
-                "start as many ranks on each host, or set fsdp_shard_size to a divisor of all");
+    throw Error(
+        ErrorCode::usage, "hybrid_shard", "the hosts have unequal numbers of ranks, so their shards do not match",
+        "start the same number of ranks on each host, or set fsdp_shard_size to a divisor of every host's number");
   }
 }
 

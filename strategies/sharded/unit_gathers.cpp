@@ -201,7 +201,7 @@ void UnitGathers::wait(std::unique_lock<std::mutex>& lock, const char* what, con
   if (failure_) throw Error(*failure_);
   if (!came) {
     throw Error(ErrorReport{ErrorCode::timeout, -1, "compute", -1, what,
-                            "the other ranks did not come within " + std::to_string(options_.timeout.count()) + " ms",
+                            "the other ranks did not arrive within " + std::to_string(options_.timeout.count()) + " ms",
                             "every rank must run forward, and evaluate, as often as the others"});
   }
 }

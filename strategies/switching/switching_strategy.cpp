@@ -48,7 +48,7 @@ StrategyContext SwitchingStrategy::context_of(const StrategyPhase& phase) const 
 StrategyCapabilities SwitchingStrategy::capabilities() {
   auto all = own_capabilities();
   all.refuse<LateVoting>("waits for the vote before it switches");
-  all.refuse<GraphCapture>("with switch_at goes over to other memory while the job runs");
+  all.refuse<GraphCapture>("with switch_at moves to different memory while the job runs");
   return inner_ ? all.over(inner_->capabilities()) : all;
 }
 
@@ -156,7 +156,7 @@ void SwitchingStrategy::switch_to(const StrategyPhase& next, std::int64_t done) 
   if (!stage()) {
     given_up_ = next;
     context_.announce("step " + std::to_string(done) + ": the strategy stays " + was.text() +
-                      ": the ranks' optimizers keep state of different parameters, which has no mean");
+                      ": the ranks' optimizers hold state of different parameters, which can't be averaged");
     return;
   }
   fault_point("stage", step_);

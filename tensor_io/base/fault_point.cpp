@@ -23,7 +23,7 @@ namespace {
 template <class Number>
 Number number_in(const std::string& word, const std::string& text) {
   const auto number = number_of<Number>(text);
-  if (!number) refuse(word, "is no number");
+  if (!number) refuse(word, "is not a number");
   return *number;
 }
 
@@ -38,7 +38,7 @@ PlannedFault fault_of(const std::string& text) {
       fault.place = value;
     } else if (name == "slot") {
       const auto slot = value == "coordinator" ? 0 : number_in<std::int64_t>(word, value);
-      if (slot < 0) refuse(word, "is no slot: they count from 0");
+      if (slot < 0) refuse(word, "is not a slot: slots count from 0");
       fault.slot = value == "coordinator" ? value : std::to_string(slot);
     } else if (name == "step") {
       fault.step = number_in<std::int64_t>(word, value);
@@ -47,7 +47,7 @@ PlannedFault fault_of(const std::string& text) {
     } else if (name == "signal") {
       fault.signal = number_in<int>(word, value);
     } else {
-      refuse(word, "is none of slot, step, at, life, signal");
+      refuse(word, "is not one of slot, step, at, life, signal");
     }
   }
   if (fault.slot.empty() || fault.place.empty()) refuse(text, "names no slot, or no place (at)");
@@ -94,7 +94,7 @@ void check_fault_place(const std::string& source, const std::string& place) {
   if (std::find(places.begin(), places.end(), place) != places.end()) return;
   std::string all;
   for (const auto& known : places) all += (all.empty() ? "" : ", ") + known;
-  throw Error(ErrorCode::usage, source, "'" + place + "' is no place of fault_point", "there are " + all);
+  throw Error(ErrorCode::usage, source, "'" + place + "' is not a fault point", "known: " + all);
 }
 
 const std::shared_ptr<FaultWatch>& fault_watch() noexcept { return watch_of_thread; }

@@ -65,7 +65,7 @@ CheckpointChoice choose_path(const std::string& directory, const std::string& se
   if (error) {
     throw Error(ErrorCode::usage, "resuming from " + printable(selector),
                 "there is no such checkpoint, here or in " + directory,
-                "say latest, best, or the path of a step-… folder");
+                "use latest, best, or the path of a step-… folder");
   }
   if (path.filename() == "latest" && !list_checkpoints(path.parent_path()).empty())
     return choose_latest(path.parent_path());
@@ -96,7 +96,7 @@ void refuse_checkpoint(CheckpointChoice& choice, const std::string& path, const 
   std::string reasons;
   for (const auto& refused : choice.refused) reasons += (reasons.empty() ? "" : " | ") + refused.reason;
   throw Error(ErrorCode::bad_data, "resuming from " + choice.asked,
-              "none of its " + std::to_string(choice.paths.size()) + " checkpoints is good: " + reasons, kStartAnew);
+              "none of its " + std::to_string(choice.paths.size()) + " checkpoints is usable: " + reasons, kStartAnew);
 }
 
 LoadResult load_checkpoint(const std::string& directory, const std::string& selector) {

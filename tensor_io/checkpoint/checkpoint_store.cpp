@@ -129,7 +129,8 @@ std::string path_meant(const std::string& path) {
   for (const auto& checkpoint : list_checkpoints(directory)) {
     if (checkpoint.step == step) return checkpoint.path;
   }
-  file.refuse("names " + step_folder_name(step.value_or(0)) + ", which is not there", "name a step-… folder that is");
+  file.refuse("names " + step_folder_name(step.value_or(0)) + ", which is not there",
+              "name a step-… folder that exists");
 }
 
 }  // namespace troupe

@@ -28,7 +28,7 @@ bool exists(const std::string& path) {
 void check_part(const CheckpointPart& part) {
   auto refuse = [](const std::string& why) { throw Error(ErrorCode::usage, "writing a checkpoint", why); };
   if (part.step < 0 || part.epoch < 0 || part.step_in_epoch < 0) refuse("step, epoch and step_in_epoch count from 0");
-  if (part.ranks > static_cast<std::int64_t>(Manifest::kMaxRanks)) refuse("more ranks than there can be");
+  if (part.ranks > static_cast<std::int64_t>(Manifest::kMaxRanks)) refuse("there are too many ranks");
   if (part.rank_state.size() > kMaxRankStateBytes)
     refuse("the state of rank " + std::to_string(part.rank) + " has " + std::to_string(part.rank_state.size()) +
            " bytes");
@@ -81,7 +81,7 @@ CheckpointWriter::CheckpointWriter(std::string directory, std::int64_t keep_last
     : directory_(std::move(directory)), keep_last_(keep_last), files_(files), lock_(std::move(lock)) {
   if (keep_last_ < 1)
     throw Error(ErrorCode::usage, "writing checkpoints to " + directory_, "keep_last is " + std::to_string(keep_last_),
-                "at least 1 checkpoint must stay");
+                "set it to 1 or more");
   if (!lock_) lock_ = lock_directory(directory_);
   clear_leftovers(under_way);
 }
@@ -146,10 +146,10 @@ std::uint64_t CheckpointWriter::finish_folder(const SaveAttempt& attempt, std::i
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
       const auto part = folder + "/" + rank_part_file(rank);
       if (!exists(part)) {
-        throw Error(ErrorCode::unavailable, "writing a checkpoint",
-                    "rank " + std::to_string(rank) + " has written its part, and it is not in " + folder +
-                        " as this host sees it",
-                    "checkpoint_dir must lie on a file system that all hosts share");
+        throw Error(
+            ErrorCode::unavailable, "writing a checkpoint",
+            "rank " + std::to_string(rank) + " has written its part, but this host does not see it in " + folder,
+            "put checkpoint_dir on a file system that all hosts share");
       }
       const BoundedFile file("reading a part of the checkpoint", part);
       parts.push_back(Manifest::from_text(file.read_all(Manifest::kMaxBytes), file.operation() + ": " + part,
@@ -163,7 +163,7 @@ std::uint64_t CheckpointWriter::finish_folder(const SaveAttempt& attempt, std::i
       const auto size = fs::file_size(folder + "/" + name, error);
       if (error || size != digest.bytes)
         throw Error(ErrorCode::io, "writing a checkpoint", folder + "/" + name + " is not what its rank wrote",
-                    "is the disk full, or not shared?");
+                    "check that the disk is not full, and that all hosts share it");
     }
     remove_tree(files_, folder + "/" + std::string(kManifestFile));
     write_file(files_, folder + "/" + std::string(kManifestFile), text);

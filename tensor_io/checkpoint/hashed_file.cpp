@@ -23,7 +23,7 @@ void HashedFile::read_chunk(std::uint64_t index, std::span<std::byte> out) {
   }
   if (xxh3_text(hash.take()) == digest_.chunk(index)) return;
   file_.refuse("was changed between offsets " + std::to_string(begin) + " and " + std::to_string(begin + out.size()) +
-               (blame_ ? blame_(begin) : std::string()) + ": its XXH3 there is not the manifest's");
+               (blame_ ? blame_(begin) : std::string()) + ": its XXH3 there differs from the manifest's");
 }
 
 std::span<std::byte> HashedFile::chunk_of(std::uint64_t index) {

@@ -64,7 +64,8 @@ class Reader {
   std::int64_t count(const json& object, const char* key, const std::string& in, std::int64_t most) const {
     const auto value = count(object, key, in);
     if (value > most)
-      refuse(in + " '" + key + "'", "is " + std::to_string(value) + " and may be " + std::to_string(most) + " at most");
+      refuse(in + " '" + key + "'",
+             "is " + std::to_string(value) + ", and at most " + std::to_string(most) + " is allowed");
     return value;
   }
   const std::string& text(const json& object, const char* key, const std::string& in) const {
@@ -91,7 +92,7 @@ class Reader {
           hex(entry, "chunks", what, (digest.bytes + FileDigest::kChunkBytes - 1) / FileDigest::kChunkBytes * 16);
       if (digest.xxh3 != FileDigest::of_chunks(digest.chunks))
         refuse(what + " 'xxh3'", "is not the hash of its chunks' hashes");
-      if (!files.emplace(name, std::move(digest)).second) refuse(what, "is there twice");
+      if (!files.emplace(name, std::move(digest)).second) refuse(what, "appears twice");
     }
     return files;
   }
@@ -142,7 +143,7 @@ class Reader {
     if (!files.contains(slice.file))
       refuse(what, "lies in " + printable(slice.file) + ", which the manifest does not list");
     if (!slice.file.ends_with(".safetensors"))
-      refuse(what, "lies in " + printable(slice.file) + ", which is no safetensors file");
+      refuse(what, "lies in " + printable(slice.file) + ", which is not a safetensors file");
     return slice;
   }
 
@@ -174,7 +175,7 @@ std::string wrong_slices(const ManifestTensor& tensor, bool whole) {
   };
   const auto bytes = c10::elementSize(tensor.dtype);
   const auto numel = checked_numel(tensor.shape, bytes);
-  if (!numel) return "'shape' has more bytes than 63 bits count";
+  if (!numel) return "'shape' has more bytes than 63 bits can count";
   std::int64_t covered = 0;
   for (const auto& slice : tensor.slices) {
     if (slice.shape.size() != tensor.shape.size() || slice.offsets.size() != tensor.shape.size())
@@ -215,10 +216,10 @@ Manifest merge_manifests(std::vector<Manifest> parts, const std::string& where) 
       throw Error(ErrorCode::bad_data, where, "the part of rank " + std::to_string(rank) + " " + why);
     };
     if (part.step != merged.step || part.ranks != merged.ranks || part.attempt != merged.attempt)
-      refuse("is of another save than rank 0's");
+      refuse("is from a different save than rank 0's");
     for (auto& [name, digest] : part.files) {
       if (!merged.files.emplace(name, std::move(digest)).second)
-        refuse("lists " + printable(name) + ", as another rank's does");
+        refuse("lists " + printable(name) + ", which another rank's part also lists");
     }
     for (auto& tensor : part.tensors) {
       const auto [found, is_new] = known.emplace(tensor.name, merged.tensors.size());
@@ -228,7 +229,7 @@ Manifest merge_manifests(std::vector<Manifest> parts, const std::string& where) 
       }
       auto& whole = merged.tensors[found->second];
       if (whole.dtype != tensor.dtype || whole.shape != tensor.shape)
-        refuse("has another dtype or shape for tensor " + printable(tensor.name) + " than a rank before it");
+        refuse("has a different dtype or shape for tensor " + printable(tensor.name) + " than an earlier rank");
       for (auto& slice : tensor.slices) whole.slices.push_back(std::move(slice));
     }
   }
@@ -310,7 +311,7 @@ Manifest Manifest::from_text(std::string_view text, const std::string& where, Ki
   const std::string in = "manifest:";
   const bool whole = kind == Kind::whole;
   if (reader.text(root, "format", in) != (whole ? kFormat : kPartFormat))
-    reader.refuse(in, "is not one of a Troupe checkpoint");
+    reader.refuse(in, "is not that of a Troupe checkpoint");
   if (const auto version = reader.count(root, "format_version", in); version != kFormatVersion) {
     throw Error(ErrorCode::bad_data, where,
                 "format version " + std::to_string(version) + ", this program reads " + std::to_string(kFormatVersion),
@@ -343,7 +344,7 @@ Manifest Manifest::from_text(std::string_view text, const std::string& where, Ki
   for (const auto& entry : tensors) {
     manifest.tensors.push_back(reader.tensor(entry, manifest.files, whole));
     if (!names.insert(manifest.tensors.back().name).second)
-      reader.refuse("tensor " + printable(manifest.tensors.back().name), "is there twice");
+      reader.refuse("tensor " + printable(manifest.tensors.back().name), "appears twice");
   }
   return manifest;
 }

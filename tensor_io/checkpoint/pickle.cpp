@@ -137,7 +137,7 @@ class Pickle::Machine {
   }
   void call(Values function_and_arguments) {
     if (!function_and_arguments[0]->is(PickleKind::name) || !function_and_arguments[1]->is(PickleKind::tuple))
-      refuse("a call of something that is no function");
+      refuse("a call of something that is not a function");
     if (function_and_arguments[0]->text == "collections\nOrderedDict" && function_and_arguments[1]->items.empty())
       return push(PickleKind::dict);
     push(PickleKind::call, 0, {}, std::move(function_and_arguments));

@@ -91,15 +91,15 @@ struct TensorClaim {
     if (std::any_of(strides.begin(), strides.end(), [](auto stride) { return stride < 0; }))
       return "has a negative stride";
     const auto numel = checked_numel(sizes, element_bytes);
-    if (!numel) return "has more bytes than 63 bits count";
+    if (!numel) return "has more bytes than 63 bits can count";
     if (*numel > elements)
       return "has " + std::to_string(*numel) + " elements, and its storage " + std::to_string(elements) +
-             " (of an expanded tensor save its clone())";
+             " (save the clone() of an expanded tensor)";
     std::int64_t last = offset;
     for (std::size_t d = 0; *numel > 0 && d < sizes.size(); ++d) {
       std::int64_t step = 0;
       if (__builtin_mul_overflow(sizes[d] - 1, strides[d], &step) || __builtin_add_overflow(last, step, &last))
-        return "reaches more elements than 63 bits count";
+        return "reaches more elements than 63 bits can count";
     }
     if (offset < 0 || (*numel > 0 ? last >= elements : offset > elements))
       return "reaches from element " + std::to_string(offset) + " to " + std::to_string(last) + " of a storage of " +
@@ -226,7 +226,7 @@ class PlainArchive {
     if (!are(arguments, {PickleKind::stored, PickleKind::number, PickleKind::tuple, PickleKind::tuple}) ||
         !are_numbers(*arguments[2]) || !are_numbers(*arguments[3]) ||
         (untyped && (arguments.size() < 7 || !arguments[6]->is(PickleKind::name))))
-      refuse(name, "is not described as torch.save does it");
+      refuse(name, "is not stored the way torch.save stores it");
     const auto& place = arguments[0]->items[0]->items;
     if (!are(place, {PickleKind::text, PickleKind::name, PickleKind::text, PickleKind::text, PickleKind::number}))
       refuse(name, "has no storage that torch.save describes");
@@ -237,7 +237,7 @@ class PlainArchive {
                             numbers(arguments[2]->items),     numbers(arguments[3]->items)};
     const auto* entry = find("data/" + claim.storage);
     if (const auto why = claim.wrong(entry == nullptr ? 0 : entry->bytes); !why.empty()) refuse(name, why);
-    if (!names_.insert(name).second) refuse(name, "is there twice");
+    if (!names_.insert(name).second) refuse(name, "appears twice");
     const std::size_t more = untyped ? 7 : 6;
     tensors_.emplace_back(
         name, seen_through(name, read(name, claim, entry), arguments.size() > more ? arguments[more] : nullptr));
@@ -246,7 +246,7 @@ class PlainArchive {
   // A view may stand for the conjugate or the negative of what is stored.
   at::Tensor seen_through(const std::string& name, at::Tensor tensor, const PickleValue* metadata) const {
     if (metadata == nullptr || metadata->is(PickleKind::none)) return tensor;
-    if (!metadata->is(PickleKind::dict)) refuse(name, "is not described as torch.save does it");
+    if (!metadata->is(PickleKind::dict)) refuse(name, "is not stored the way torch.save stores it");
     for (std::size_t i = 0; i < metadata->items.size(); i += 2) {
       const auto& [key, value] = std::tie(*metadata->items[i], *metadata->items[i + 1]);
       if (value.is(PickleKind::number) && value.number == 0) continue;
@@ -314,10 +314,10 @@ NamedTensors load_plain_archive(const std::string& path, std::vector<std::string
   std::array<std::byte, 4> magic{};
   if (file.bytes() < 64)
     file.refuse("has " + std::to_string(file.bytes()) + " bytes" + (what.empty() ? "" : " and " + what) +
-                ": it is no archive of torch.save");
+                ": it is not an archive of torch.save");
   file.read_at(0, magic);
   if (magic != std::array{std::byte{'P'}, std::byte{'K'}, std::byte{3}, std::byte{4}})
-    file.refuse("is no zip archive: Python's torch.save before version 1.6 wrote it, or something else did", kRemedies);
+    file.refuse("is not a zip archive: torch.save of PyTorch before 1.6 wrote it, or something else did", kRemedies);
   return PlainArchive(std::move(file), skipped).load();
 }
 

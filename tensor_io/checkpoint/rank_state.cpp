@@ -25,7 +25,7 @@ class RankStateReader {
   explicit RankStateReader(const std::string& where) : where_(where) {}
 
   [[noreturn]] void refuse(const std::string& why) const {
-    throw Error(ErrorCode::bad_data, where_, "is no rank's state: " + why);
+    throw Error(ErrorCode::bad_data, where_, "is not a rank's state: " + why);
   }
 
   const json& field(const json& object, const std::string& name, json::value_t type) const {
@@ -113,7 +113,7 @@ RankState RankState::from_json(std::string_view text, const std::string& where) 
   state.epoch = reader.count(root, "epoch");
   state.step_in_epoch = reader.count(root, "step_in_epoch");
   state.counters = reader.numbers(reader.field(root, "counters", json::value_t::object));
-  check_state_counters(state.counters, where, "is no rank's state: counter");
+  check_state_counters(state.counters, where, "is not a rank's state: counter");
   state.strings = reader.texts(reader.field(root, "strings", json::value_t::object));
   state.rng = reader.bytes(reader.field(root, "rng", json::value_t::object));
   return state;

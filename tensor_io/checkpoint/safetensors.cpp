@@ -45,13 +45,13 @@ class EntryParser {
     if (const auto why = refused_name(name_); !why.empty()) refuse("name", why);
     if (!fields.is_object()) refuse("entry", "is not an object");
     for (const auto& [key, value] : fields.items()) {
-      if (key != "dtype" && key != "shape" && key != "data_offsets") refuse(key, "is no field of the format");
+      if (key != "dtype" && key != "shape" && key != "data_offsets") refuse(key, "is not a field of the format");
     }
     entry.dtype = parse_dtype(fields);
     entry.shape = parse_shape(fields);
     const auto element_bytes = c10::elementSize(entry.dtype);
     const auto numel = checked_numel(entry.shape, element_bytes);
-    if (!numel) refuse("shape", "has more bytes than 63 bits count");
+    if (!numel) refuse("shape", "has more bytes than 63 bits can count");
     const auto [begin, end] = parse_offsets(fields);
     entry.begin = begin;
     entry.bytes = static_cast<std::uint64_t>(*numel) * element_bytes;
@@ -134,8 +134,9 @@ std::string read_head(const BoundedFile& file) {
   std::array<std::byte, 8> start{};
   file.read_at(0, start);
   if (std::all_of(start.begin(), start.end(), [](std::byte b) { return is_text(static_cast<char>(b)); }))
-    file.refuse("is text, no safetensors file: it begins with " + printable({reinterpret_cast<char*>(start.data()), 8}),
-                "look into it: it may be a page that says why a download failed");
+    file.refuse(
+        "is text, not a safetensors file: it begins with " + printable({reinterpret_cast<char*>(start.data()), 8}),
+        "open it: it may be a page that says why a download failed");
   std::uint64_t header_bytes = 0;
   for (std::size_t i = 8; i-- > 0;) header_bytes = header_bytes << 8 | static_cast<std::uint64_t>(start[i]);
   if (header_bytes > SafetensorsFile::kMaxHeaderBytes) {
@@ -145,7 +146,7 @@ std::string read_head(const BoundedFile& file) {
   if (header_bytes > file.bytes() - 8) {
     file.refuse(
         "offset 0: a header of " + std::to_string(header_bytes) + " bytes in a file of " + std::to_string(file.bytes()),
-        "it was cut short, or is no safetensors file");
+        "it was cut short, or is not a safetensors file");
   }
   std::string head(static_cast<std::size_t>(8 + header_bytes), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(head)));
@@ -163,7 +164,8 @@ void check_tiling(const BoundedFile& file, const std::vector<SafetensorsEntry>& 
     }
     end += entry.bytes;
   }
-  if (end != data_bytes) file.refuse(std::to_string(data_bytes - end) + " bytes after the last tensor belong to none");
+  if (end != data_bytes)
+    file.refuse(std::to_string(data_bytes - end) + " bytes after the last tensor belong to no tensor");
 }
 
 }  // namespace

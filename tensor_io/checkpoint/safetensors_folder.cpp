@@ -30,7 +30,7 @@ std::vector<std::int64_t> offsets_of(const SafetensorsFile& file, const nlohmann
   const auto found = sharding.find(entry.name);
   if (found == sharding.end()) return offsets;
   const auto refuse = [&] {
-    file.file().refuse("'DCP_SHARDING_INFO' of tensor " + printable(entry.name) + " has no good 'saved_offsets'");
+    file.file().refuse("'DCP_SHARDING_INFO' of tensor " + printable(entry.name) + " has no valid 'saved_offsets'");
   };
   const auto saved = found->is_object() ? found->find("saved_offsets") : found->end();
   if (!found->is_object() || saved == found->end() || !saved->is_array() || saved->size() != offsets.size()) refuse();
@@ -50,7 +50,7 @@ void check_listed(const SafetensorsIndex& index, const std::string& name, const 
   if (index.path.empty()) return;
   for (const auto& [tensor, where] : index.file_of) {
     if (where == name && file.find(tensor) == nullptr)
-      file.file().refuse("tensor " + printable(tensor) + " is missing, which the index says is here",
+      file.file().refuse("tensor " + printable(tensor) + " is missing, although the index says that it is here",
                          "download the file and the index again");
   }
   std::vector<std::string> unlisted;
@@ -58,7 +58,7 @@ void check_listed(const SafetensorsIndex& index, const std::string& name, const 
     if (!index.file_of.contains(entry.name)) unlisted.push_back(entry.name);
   }
   if (notes != nullptr && !unlisted.empty())
-    notes->push_back(name + " has tensors that the index does not list, which are read, too: " + names_text(unlisted));
+    notes->push_back(name + " has tensors that the index does not list; they are read too: " + names_text(unlisted));
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ NamedTensors read_safetensors_folder(const std::string& folder, std::vector<std:
               .first->second;
       if (tensor.dtype != entry.dtype || tensor.shape.size() != entry.shape.size())
         file.file().refuse("tensor " + printable(entry.name) +
-                           " has another dtype or number of dimensions than in a file before");
+                           " has a different dtype or number of dimensions than in an earlier file");
       // The files do not say how large the whole is: as large as its blocks reach.
       for (std::size_t d = 0; d < offsets.size(); ++d)
         tensor.shape[d] = std::max(tensor.shape[d], offsets[d] + entry.shape[d]);
@@ -94,9 +94,9 @@ NamedTensors read_safetensors_folder(const std::string& folder, std::vector<std:
   NamedTensors whole;
   for (const auto& [name, tensor] : tensors) {
     if (const auto why = wrong_slices(tensor, true); !why.empty())
-      throw Error(
-          ErrorCode::bad_data, "reading safetensors: " + folder, "tensor " + printable(name) + " " + why,
-          index.absent.empty() ? "is a file missing, or one too many?" : names_text(index.absent) + " is missing");
+      throw Error(ErrorCode::bad_data, "reading safetensors: " + folder, "tensor " + printable(name) + " " + why,
+                  index.absent.empty() ? "check whether a file is missing, or there is one too many"
+                                       : "add " + names_text(index.absent));
     const auto values = empty_tensor(tensor.shape, tensor.dtype, "reading safetensors: " + folder);
     for (const auto& slice : tensor.slices) {
       const auto& file = *files.at(slice.file);
@@ -105,7 +105,7 @@ NamedTensors read_safetensors_folder(const std::string& folder, std::vector<std:
     whole.emplace_back(name, values);
   }
   if (notes != nullptr && !index.absent.empty())
-    notes->push_back("not there: " + names_text(index.absent) + ", which is right if that rank had nothing to save");
+    notes->push_back("missing: " + names_text(index.absent) + ", which is fine if that rank had nothing to save");
   return whole;
 }
 

@@ -43,12 +43,13 @@ void read_index(SafetensorsIndex& index) {
       parse_bounded_json(file.read_all(kMaxIndexBytes), file.operation() + ": " + file.path(), {.depth = 4});
   const auto map = json.is_object() ? json.find("weight_map") : json.end();
   if (!json.is_object() || map == json.end() || !map->is_object() || map->empty())
-    file.refuse("has no 'weight_map' of tensors to files", "take it away to read all files of the folder");
+    file.refuse("has no 'weight_map' of tensors to files", "remove it to read all files of the folder");
   for (const auto& [tensor, name] : map->items()) {
     const auto text = name.is_string() ? name.get<std::string>() : std::string();
     if (text.empty() || text.front() == '.' || text.find('/') != text.npos || text.find('\0') != text.npos)
       file.refuse("'weight_map': tensor " + printable(tensor) + " lies in " +
-                  (name.is_string() ? printable(text) : "something") + ", which is no name of a file beside the index");
+                  (name.is_string() ? printable(text) : "something") +
+                  ", which is not the name of a file beside the index");
     index.file_of.emplace(tensor, text);
     index.files.insert(text);
   }
@@ -86,7 +87,7 @@ void check_numbers(SafetensorsIndex& index, const std::string& folder) {
       if (!parts.contains(part))
         refuse_missing(folder + "/" + (shards.empty() ? "" : "shard-…-") + rest(part),
                        counted(parts.size(), "file") + " of " + std::to_string(all) +
-                           " are there, and no index says what was in it");
+                           " are there, and no index says what is in this one");
     }
     for (int shard = 1; !shards.empty() && shard < *shards.rbegin(); ++shard) {
       if (!shards.contains(shard)) index.absent.push_back("shard-" + five(shard) + "-" + rest(*parts.begin()));
@@ -101,7 +102,7 @@ std::optional<std::string> chosen_index(const std::set<std::string>& names, cons
     if (!is_index(name)) continue;
     if (chosen)
       throw Error(ErrorCode::bad_data, std::string(kReadingFolder) + ": " + folder,
-                  "has two indexes, " + printable(*chosen) + " and " + printable(name), "take one of them away");
+                  "has two indexes, " + printable(*chosen) + " and " + printable(name), "remove one of them");
     chosen = name;
   }
   return chosen;
@@ -158,13 +159,13 @@ void refuse_foreign_checkpoint(const std::string& folder) {
     throw Error(ErrorCode::bad_data, std::string(kReadingFolder) + ": " + folder, why, remedy);
   };
   if (names.contains(".metadata") || ends(".distcp"))
-    refuse(
-        "is a checkpoint of torch.distributed.checkpoint whose .metadata is a Python pickle",
-        "python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER model.pt makes a file that is read, "
-        "and so does saving with storage_writer=HuggingFaceStorageWriter(path)");
+    refuse("is a checkpoint of torch.distributed.checkpoint whose .metadata is a Python pickle",
+           "convert it with python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER model.pt, or save "
+           "with "
+           "storage_writer=HuggingFaceStorageWriter(path)");
   if (ends(".bin.index.json"))
     refuse("is a model in several pytorch_model-….bin files",
-           "save_pretrained(FOLDER, safe_serialization=True) writes safetensors files");
+           "write safetensors files with save_pretrained(FOLDER, safe_serialization=True)");
   for (const auto& name : names) {
     if (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth"))
       refuse("holds no safetensors file, but " + printable(name), "name that file");

@@ -39,7 +39,7 @@ void check(const std::vector<TensorPart>& parts) {
   }
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
-    refuse(std::string(*twice), "is there twice");
+    refuse(std::string(*twice), "appears twice");
 }
 
 std::uint64_t tensor_bytes(const std::vector<TensorPart>& parts) {

@@ -27,8 +27,8 @@ at::Tensor allocate(std::int64_t bytes) {
   void* memory = ::operator new(static_cast<std::size_t>(rounded), alignment, std::nothrow);
   if (memory == nullptr)
     throw Error(ErrorCode::unavailable, "snapshot", "there is no memory for " + std::to_string(rounded) + " bytes",
-                "a checkpoint needs this rank's part of the state once more: lower staging_limit_mb, or give the rank "
-                "more memory");
+                "lower staging_limit_mb, or give the rank more memory: a checkpoint needs a second copy of this rank's "
+                "part of the state");
   ::madvise(memory, static_cast<std::size_t>(rounded), MADV_HUGEPAGE);
   return at::from_blob(
       memory, {rounded}, [alignment](void* freed) { ::operator delete(freed, alignment); }, at::kByte);

@@ -66,7 +66,7 @@ struct CheckpointFolder::TensorFile {
     // What was parsed is what was hashed.
     std::vector<std::byte> head(file.head().size());
     hashed.read(0, head);
-    if (!std::equal(head.begin(), head.end(), file.head().begin())) file.file().refuse("changes while it is read");
+    if (!std::equal(head.begin(), head.end(), file.head().begin())) file.file().refuse("changed while it was read");
   }
   std::string blame(std::uint64_t offset) const {
     for (const auto& entry : file.entries()) {
@@ -92,13 +92,14 @@ CheckpointFolder::CheckpointFolder(std::string path) : path_(std::move(path)) {
   auto folder_name = std::filesystem::path(path_).filename().string();
   if (folder_name.starts_with(kReplacedPrefix)) folder_name.erase(0, kReplacedPrefix.size());
   if (const auto step = parse_step_folder_name(folder_name); step && *step != manifest_.step) {
-    manifest_file.refuse("is that of step " + std::to_string(manifest_.step) + ": it does not belong into this folder");
+    manifest_file.refuse("is that of step " + std::to_string(manifest_.step) +
+                         ", so it does not belong in this folder");
   }
   for (const auto& [name, digest] : manifest_.files) {
     const auto file = open(name);
     if (file.bytes() != digest.bytes)
       file.refuse("has " + std::to_string(file.bytes()) + " bytes, the manifest says " + std::to_string(digest.bytes),
-                  "it was cut short or exchanged");
+                  "copy the checkpoint again: the file was cut short or replaced");
   }
   for (const auto& tensor : manifest_.tensors) {
     entries_.emplace(tensor.name, Entry{tensor.dtype, tensor.shape});

@@ -214,9 +214,10 @@ void Communicator::wait_on_host(const DeviceEvent& event, std::string_view label
   host_wait(event, [&] {
     throw_if_broken();
     if (std::chrono::steady_clock::now() > deadline) {
-      throw Error(ErrorCode::timeout, "wait for the device (" + std::string(label) + ")",
-                  "what the step launched is not over after " + std::to_string(options().timeout.count()) + " ms",
-                  "raise collective_timeout if a step takes that long");
+      throw Error(
+          ErrorCode::timeout, "wait for the device (" + std::string(label) + ")",
+          "the device did not finish the step's work within " + std::to_string(options().timeout.count()) + " ms",
+          "raise collective_timeout if a step takes that long");
     }
   });
   trace_since(began.time_since_epoch().count(), "wait for the device");

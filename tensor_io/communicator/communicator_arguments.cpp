@@ -102,7 +102,7 @@ void check_update(std::string_view operation, const at::Tensor& gradients, const
       refuse(operation, "`runs` are not in order, not within the gradients, or not cut at 64 bytes");
     const bool adamw = run.rule.kind == UpdateRule::Kind::adamw;
     if ((run.rule.has_first && !update.state.first.defined()) || (adamw && !update.state.second.defined()))
-      refuse(operation, "`runs` have a rule whose moments are not there");
+      refuse(operation, "`runs` have a rule whose moments are missing");
     last = run.end;
   }
 }
@@ -131,7 +131,7 @@ void check_pair(std::string_view operation, const at::Tensor& longer, std::strin
   const bool apart = other + nbytes <= begin || other >= begin + longer.nbytes();
   if (!apart && !(own >= 0 && other == begin + own * nbytes)) {
     refuse(operation, quoted(longer_name) + " and " + quoted(shorter_name) + " overlap",
-           own >= 0 ? "use memory of its own, or exactly this rank's slice" : "use memory of its own");
+           own >= 0 ? "use separate memory, or exactly this rank's slice" : "use separate memory");
   }
 }
 
@@ -148,7 +148,7 @@ void check_reduction(std::string_view operation, ReduceOp op, at::ScalarType dty
     refuse(operation, "no such reduce op: " + std::to_string(value));
   if (op == ReduceOp::avg && !at::isFloatingType(dtype)) {
     refuse(operation, std::string("avg of ") + c10::toString(dtype) + " would not be exact",
-           "use sum and divide as you mean it");
+           "use sum, and divide yourself");
   }
 }
 

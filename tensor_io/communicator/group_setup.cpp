@@ -42,8 +42,8 @@ std::vector<std::string> all_gather_at_rendezvous(const CommunicatorOptions& opt
         ErrorReport{.code = ErrorCode::timeout,
                     .rank = name_of(options, options.rank),
                     .operation = "setting up communicator '" + options.name + "'",
-                    .cause = missing + " did not come within " + std::to_string(options.timeout.count()) + " ms",
-                    .remedy = "is every rank running, and does it create the same communicators in the same order?"});
+                    .cause = missing + " did not arrive within " + std::to_string(options.timeout.count()) + " ms",
+                    .remedy = "check that every rank is running and creates the same communicators in the same order"});
   }
   return values;
 }

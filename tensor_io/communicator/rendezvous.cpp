@@ -18,7 +18,8 @@ std::string LocalRendezvous::get(const std::string& key, std::chrono::millisecon
   check("rendezvous for '" + key + "'");
   if (!there) {
     throw Error(ErrorCode::timeout, "rendezvous for '" + key + "'",
-                "nobody published it within " + std::to_string(timeout.count()) + " ms", "is every rank running?");
+                "no rank published it within " + std::to_string(timeout.count()) + " ms",
+                "check that every rank is running");
   }
   return values_.at(key);
 }

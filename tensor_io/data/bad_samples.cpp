@@ -20,7 +20,7 @@ std::int64_t SkipBadSamples::good_from(std::int64_t index, const SampleContext& 
       if (tried + 1 >= std::min(kMostInARow, size())) {
         throw Error(ErrorCode::bad_data, inner_->name(),
                     "none of " + std::to_string(tried + 1) + " samples in a row can be read; the last: " + error.what(),
-                    "mend the data: that is more than a few bad samples");
+                    "fix the data: these are more than a few bad samples");
       }
       std::lock_guard lock(mutex_);
       if (bad_.insert(candidate).second) {

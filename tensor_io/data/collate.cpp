@@ -31,14 +31,14 @@ class Columns {
  public:
   Columns(const std::vector<Example>& examples, const std::string& dataset) : examples_(examples), dataset_(dataset) {
     if (examples.empty())
-      throw Error(ErrorCode::usage, dataset, "collate was given no samples", "give it one at least");
+      throw Error(ErrorCode::usage, dataset, "collate was given no samples", "give it at least one");
     first_ = examples.front().fields();
     if (first_.empty())
       throw Error(ErrorCode::usage, dataset, sample(0) + " has no tensor",
-                  "let get fill one: input, target or a named one");
+                  "let get fill at least one: input, target or a named one");
     std::set<std::string_view> seen;
     for (const auto& [name, tensor] : first_) {
-      if (!seen.insert(name).second) refuse(name, sample(0) + " has two of this name", "name one of them otherwise");
+      if (!seen.insert(name).second) refuse(name, sample(0) + " has two of this name", "rename one of them");
       columns_.push_back({name, {}});
     }
     for (std::size_t i = 0; i < examples.size(); ++i) add(i);

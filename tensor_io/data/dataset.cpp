@@ -50,7 +50,7 @@ const at::Tensor& Batch::operator[](std::string_view name) const {
   for (const auto& [field, tensor] : fields()) names += (names.empty() ? "" : ", ") + field;
   throw Error(ErrorCode::usage, "batch",
               "it has no field " + std::string(name) + "; it has " + (names.empty() ? "none" : names),
-              "ask for one of these, or let the data set's examples have it");
+              "ask for one of these, or add it to the data set's examples");
 }
 
 std::int64_t Batch::numel() const {

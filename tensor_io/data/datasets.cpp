@@ -49,7 +49,7 @@ void require_whole(const std::string& path, const NumberTable& table, std::int64
   const double value = table.at(row, column);
   if (value == std::floor(value) && value >= 0 && value < static_cast<double>(end)) return;
   std::ostringstream cause;
-  cause << table.column_name(column) << ": " << value << " is no " << what;
+  cause << table.column_name(column) << ": " << value << " is not a " << what;
   throw Error(ErrorCode::bad_data, path + ":" + std::to_string(table.lines[static_cast<std::size_t>(row)]), cause.str(),
               remedy);
 }
@@ -59,7 +59,7 @@ at::Tensor labels_of(const std::string& path, const NumberTable& table, std::int
   for (std::int64_t row = 0; row < table.rows; ++row)
     require_whole(path, table, row, table.columns - 1, classes,
                   "label from 0 to " + std::to_string(classes - 1) + " (num_classes " + std::to_string(classes) + ")",
-                  "set num_classes, or mend the line");
+                  "set num_classes, or fix the line");
   return at::tensor(table.values, at::kDouble)
       .view({table.rows, table.columns})
       .select(1, table.columns - 1)
@@ -113,7 +113,7 @@ std::pair<at::Tensor, at::Tensor> read_cifar_file(const std::string& path, std::
   constexpr std::size_t record = 1 + 3 * 32 * 32;
   if (content.empty() || content.size() % record != 0) {
     throw Error(ErrorCode::bad_data, path,
-                "its " + std::to_string(content.size()) + " bytes are no whole number of records of 3073; record " +
+                "its " + std::to_string(content.size()) + " bytes are not a whole number of records of 3073; record " +
                     std::to_string(content.size() / record) + " is cut off at offset " + std::to_string(content.size()),
                 "download or copy it again");
   }
@@ -133,12 +133,12 @@ at::Tensor read_idx(const std::string& path) {
   const auto word = [&](std::size_t i) { return byte(i) << 24 | byte(i + 1) << 16 | byte(i + 2) << 8 | byte(i + 3); };
   if (content.size() < 4)
     throw Error(ErrorCode::bad_data, path,
-                "its " + std::to_string(content.size()) + " bytes are no IDX header (offset 0, magic)",
+                "its " + std::to_string(content.size()) + " bytes are not an IDX header (offset 0, magic)",
                 "download or copy it again");
   if (byte(0) != 0 || byte(1) != 0 || byte(2) != 8 || byte(3) < 1 || byte(3) > 4) {
     throw Error(
         ErrorCode::bad_data, path,
-        "offset 0, magic: " + std::to_string(word(0)) + " is no IDX file of unsigned bytes with 1 to 4 dimensions",
+        "offset 0, magic: " + std::to_string(word(0)) + " is not an IDX file of unsigned bytes with 1 to 4 dimensions",
         "set data_dir to a folder with MNIST's own files");
   }
   const std::size_t dimensions = byte(3);
@@ -175,9 +175,10 @@ TrainAndHeldOut read_mnist(const DataOptions& options) {
     const auto raw = read_idx(path);
     const bool labels = i % 2 == 1;
     if (raw.dim() != (labels ? 1 : 3))
-      throw Error(ErrorCode::bad_data, path,
-                  "offset 3, dimensions: " + std::to_string(raw.dim()) + " where " + (labels ? "1" : "3") + " are due",
-                  "set data_dir to a folder with MNIST's own files");
+      throw Error(
+          ErrorCode::bad_data, path,
+          "offset 3, dimensions: " + std::to_string(raw.dim()) + ", but " + (labels ? "1 is" : "3 are") + " expected",
+          "set data_dir to a folder with MNIST's own files");
     parts[i] = labels ? raw.to(at::kLong) : raw.unsqueeze(1);
     if (raw.size(0) == 0)
       throw Error(ErrorCode::bad_data, path, "offset 4, dimension 0: it holds nothing", "download or copy it again");
@@ -186,13 +187,13 @@ TrainAndHeldOut read_mnist(const DataOptions& options) {
                   "offset 8, dimensions 1 and 2: its pictures have " + std::to_string(raw.size(1)) + " x " +
                       std::to_string(raw.size(2)) + " pixels, those of " + names[0] + " " +
                       std::to_string(parts[0].size(2)) + " x " + std::to_string(parts[0].size(3)),
-                  "take all four files of the same data set");
+                  "use all four files of the same data set");
     }
     if (labels) require_labels(path, parts[i], options.num_classes);
     if (labels && parts[i].size(0) != parts[i - 1].size(0)) {
       throw Error(ErrorCode::bad_data, path,
                   std::to_string(parts[i].size(0)) + " labels for " + std::to_string(parts[i - 1].size(0)) + " images",
-                  "take images and labels of the same data set");
+                  "use images and labels of the same data set");
     }
   }
   ImageTransform transform;
@@ -211,7 +212,7 @@ TrainAndHeldOut read_cifar10(const DataOptions& options) {
     auto [images_of_file, labels_of_file] =
         read_cifar_file(existing(options.data_dir, "data_batch_" + std::to_string(i) + ".bin", {"cifar-10-batches-bin"},
                                  {"data_batch_" + std::to_string(i),
-                                  "that is the version for Python: take CIFAR-10's binary version, "
+                                  "that is the version for Python: use CIFAR-10's binary version, "
                                   "cifar-10-binary.tar.gz"}),
                         options.num_classes);
     pixels.push_back(images_of_file);
@@ -230,11 +231,12 @@ TrainAndHeldOut read_digits(const DataOptions& options) {
   const auto table = parse_csv(path, read_file(path));
   if (table.columns != 65)
     throw Error(ErrorCode::bad_data, path,
-                "it has " + std::to_string(table.columns) + " columns, 64 pixels and a label are due",
-                "leave data_dir empty for the file that ships");
+                "it has " + std::to_string(table.columns) + " columns, 64 pixels and a label are expected",
+                "leave data_dir empty for the file that ships with Troupe");
   for (std::int64_t row = 0; row < table.rows; ++row) {
     for (std::int64_t column = 0; column < 64; ++column)
-      require_whole(path, table, row, column, 17, "pixel from 0 to 16", "leave data_dir empty for the file that ships");
+      require_whole(path, table, row, column, 17, "pixel from 0 to 16",
+                    "leave data_dir empty for the file that ships with Troupe");
   }
   const auto labels = labels_of(path, table, options.num_classes);
   const auto all = at::tensor(table.values, at::kDouble).view({table.rows, 65});
@@ -255,8 +257,8 @@ TrainAndHeldOut read_digits(const DataOptions& options) {
 TrainAndHeldOut read_csv(const DataOptions& options) {
   const auto table = parse_csv(options.data_dir, read_file(options.data_dir));
   if (table.columns < 2)
-    throw Error(ErrorCode::bad_data, options.data_dir, "it has one column; features and a label are due",
-                "put the label behind a comma, as the last column");
+    throw Error(ErrorCode::bad_data, options.data_dir, "it has one column; features and a label are expected",
+                "put the label after a comma, as the last column");
   const auto target = labels_of(options.data_dir, table, options.num_classes);
   const auto all = at::tensor(table.values, at::kDouble).view({table.rows, table.columns});
   const auto input = all.narrow(1, 0, table.columns - 1).to(at::kFloat);

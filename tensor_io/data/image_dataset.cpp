@@ -31,7 +31,7 @@ void require_labels(const std::string& where, const at::Tensor& labels, std::int
     throw Error(ErrorCode::bad_data, where,
                 "sample " + std::to_string(i) + " has label " + std::to_string(label[i]) + ", num_classes is " +
                     std::to_string(classes),
-                "set num_classes, or mend the file");
+                "set num_classes, or fix the file");
   }
 }
 
@@ -120,7 +120,7 @@ at::Tensor fit_images(const at::Tensor& images, std::int64_t channels, std::int6
   if (fitted.size(1) != channels) {
     if (fitted.size(1) != 1) {
       throw Error(ErrorCode::usage, "in_channels",
-                  "the images have " + std::to_string(fitted.size(1)) + " channels, the model wants " +
+                  "the images have " + std::to_string(fitted.size(1)) + " channels, but the model needs " +
                       std::to_string(channels),
                   "set in_channels " + std::to_string(fitted.size(1)));
     }

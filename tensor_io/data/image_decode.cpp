@@ -21,20 +21,20 @@ constexpr std::int64_t kMostPixelsInAByte = 1024;  // 64 grey pixels take at lea
 
 [[noreturn]] void refuse(const std::string& where, const std::string& cause, const std::string& remedy = {}) {
   throw Error(ErrorCode::bad_data, where, cause,
-              remedy.empty() ? "mend or remove it, or set on_bad_sample to skip" : remedy);
+              remedy.empty() ? "fix or remove it, or set on_bad_sample to skip" : remedy);
 }
 
 void check_size(const std::string& where, std::int64_t width, std::int64_t height) {
   if (width > 0 && height > 0 && width <= kMostPixels && height <= kMostPixels / width) return;
-  refuse(where, "it says that it has " + std::to_string(width) + "x" + std::to_string(height) + " pixels, 1 to " +
+  refuse(where, "its header says " + std::to_string(width) + "x" + std::to_string(height) + " pixels, 1 to " +
                     std::to_string(kMostPixels) + " are allowed");
 }
 
 void check_length(const std::string& where, std::int64_t width, std::int64_t height, std::int64_t least_bytes,
                   std::size_t bytes) {
   if (least_bytes <= static_cast<std::int64_t>(bytes)) return;
-  refuse(where, "it says that it has " + std::to_string(width) + "x" + std::to_string(height) +
-                    " pixels, more than its " + std::to_string(bytes) + " bytes can hold");
+  refuse(where, "its header says " + std::to_string(width) + "x" + std::to_string(height) + " pixels, more than its " +
+                    std::to_string(bytes) + " bytes can hold");
 }
 
 /// ITU-R 601, as Pillow rounds it.
@@ -94,8 +94,8 @@ at::Tensor decode_jpeg(std::span<const std::byte> bytes, const std::string& wher
     const std::string reason = tjGetErrorStr2(handle);
     if (reason.find("subsampling type") != std::string::npos) {
       refuse(where,
-             "its JPEG header: the chroma's sampling factors are none of 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1 and grey, "
-             "of CMYK 4:4:4",
+             "its JPEG header: the chroma's sampling factors are not one of 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1 and "
+             "grey, or 4:4:4 for CMYK",
              "write it again with one of these, or set on_bad_sample to skip");
     }
     refuse(where, "its JPEG header: " + reason);
@@ -230,7 +230,7 @@ std::string known_format(std::span<const std::byte> bytes) {
   if (has("RIFF") && has("WEBP", 8)) return "WebP";
   if (has("BM")) return "BMP";
   if (has(std::string_view("II*\0", 4)) || has(std::string_view("MM\0*", 4))) return "TIFF";
-  if (has("ftyp", 4)) return "HEIC, AVIF or a film";
+  if (has("ftyp", 4)) return "HEIC, AVIF or a video";
   if (has("version https://git-lfs")) return "a pointer of Git LFS";
   if (has("<!DOCTYPE") || has("<!doctype") || has("<html")) return "an HTML page";
   return {};

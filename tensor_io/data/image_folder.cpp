@@ -87,7 +87,7 @@ PartFolders part_folders_of(const std::string& data_dir) {
     if (std::all_of(names.begin(), names.end(), [](const auto& name) { return part_in_name(name) != PartName::none; }))
       refuse_folder(data_dir,
                     "its folders " + names.front() + (names.size() > 1 ? " and " + names.back() : std::string()) +
-                        " bear names of parts of a data set, not of classes",
+                        " have names of parts of a data set, not of classes",
                     "name them train and val, with a folder for each class in both");
     return {data_dir, "", false, {}};
   }
@@ -115,7 +115,7 @@ void list_class(const std::string& folder, std::int64_t label, Listing& listing)
     if (entry.depth() > 16)
       throw Error(ErrorCode::bad_data, entry->path().string(),
                   "folders in folders more than 16 deep (a loop of links?)",
-                  "remove the link, or lay the pictures in fewer folders");
+                  "remove the link, or put the pictures in fewer nested folders");
     const auto& path = entry->path();
     const auto name = path.filename().string();
     std::error_code unknown;

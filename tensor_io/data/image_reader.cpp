@@ -63,11 +63,11 @@ CropBox random_crop(std::int64_t height, std::int64_t width, std::uint64_t rando
 ImageReader::ImageReader(const DataOptions& options, bool augment)
     : channels_(options.in_channels), side_(options.image_size), augment_(augment) {
   if (side_ <= 0)
-    throw Error(ErrorCode::usage, "image_size", "pictures in files differ in size, and a batch has one",
+    throw Error(ErrorCode::usage, "image_size", "pictures in files differ in size, and a batch needs one size",
                 "set image_size, for instance 224");
   if (channels_ != 1 && channels_ != 3) {
-    throw Error(ErrorCode::usage, "in_channels", std::to_string(channels_) + " channels can't be made of a picture",
-                "set it to 1 or 3");
+    throw Error(ErrorCode::usage, "in_channels",
+                "pictures can't be read with " + std::to_string(channels_) + " channels", "set it to 1 or 3");
   }
 }
 

@@ -43,7 +43,7 @@ PackedIndex parse_packed_index(const std::string& text, const std::string& where
     index.passes = json.at("passes").get<std::int64_t>();
     require(index.train > 0 && index.held_out >= 0 && index.passes > 0, "there is no sample to train on");
     require(index.train < kMostSamples && index.held_out < kMostSamples && index.passes < kMostPasses,
-            "it says that there are more samples than can be");
+            "it says that there are more samples than is possible");
     for (const auto& item : json.at("fields")) {
       PackedDataset::Field field;
       field.name = item.at("name").get<std::string>();
@@ -111,7 +111,7 @@ std::shared_ptr<const Dataset> part_of(const std::string& folder, const PackedIn
   }
   if (there != size * passes) {
     throw Error(ErrorCode::bad_data, std::string(kReadingPacked) + ": " + folder + "/packed.json",
-                "its files have " + std::to_string(there) + " samples, and it says " + std::to_string(size * passes),
+                "its files have " + std::to_string(there) + " samples, but it says " + std::to_string(size * passes),
                 kPackAgain);
   }
   const auto shards = files.size();

@@ -103,7 +103,7 @@ void TarShard::read_headers() {
     if (input.failure) std::rethrow_exception(input.failure);
     const char* reason = archive_error_string(reader.get());
     file.refuse("offset " + std::to_string(std::max<la_int64_t>(0, archive_read_header_position(reader.get()))) +
-                    (after.empty() ? "" : ", behind " + after) + ": " + (reason == nullptr ? "no tar header" : reason),
+                    (after.empty() ? "" : ", after " + after) + ": " + (reason == nullptr ? "no tar header" : reason),
                 "make the shard again, or set on_bad_sample to skip to use what comes before");
   };
   if (archive_read_open2(reader.get(), &input, nullptr, read_block, skip_bytes, nullptr) != ARCHIVE_OK) fails("");

@@ -41,7 +41,7 @@ std::string read_bytes(const std::string& path, std::size_t limit) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(::fdopen(fd, "rb"), std::fclose);
   struct stat status {};
   if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
-    throw Error(ErrorCode::bad_data, path, "it is no regular file", "set data_dir to a file");
+    throw Error(ErrorCode::bad_data, path, "it is not a regular file", "set data_dir to a file");
   if (static_cast<std::uint64_t>(status.st_size) > limit) refuse_size(path, limit);
   std::string content(static_cast<std::size_t>(status.st_size), '\0');
   content.resize(std::fread(content.data(), 1, content.size(), file.get()));
@@ -83,7 +83,7 @@ std::string unpack(const std::string& path, const std::string& packed, std::uint
     taken = std::min(packed.find_first_not_of('\0', taken), packed.size());
     if (taken < packed.size() && !is_gzip(std::string_view(packed).substr(taken)))
       throw Error(ErrorCode::bad_data, path,
-                  "offset " + std::to_string(taken) + ": behind its compressed part lie " +
+                  "offset " + std::to_string(taken) + ": after its compressed part come " +
                       std::to_string(packed.size() - taken) + " bytes that are not compressed",
                   "unpack the first part, append the rest, and pack all of it");
     ::inflateReset(&stream);
@@ -175,7 +175,7 @@ class Rows {
     out = std::string(stripped(out));
     while (at_ < text_.size() && is_blank(text_[at_])) ++at_;
     if (at_ < text_.size() && std::string_view(",\r\n").find(text_[at_]) == std::string_view::npos)
-      refuse(line_, "text stands behind the closing quote of '" + out.substr(0, 40) + "'", "mend the quotes");
+      refuse(line_, "text follows the closing quote of '" + out.substr(0, 40) + "'", "fix the quotes");
   }
 
   const std::string& path_;
@@ -206,7 +206,7 @@ bool is_missing(std::string_view text) {
 std::string no_number(const Field& field) {
   if (field.text.empty()) return "it is empty";
   return printable(field.text.substr(0, 40)) +
-         (is_missing(field.text) ? " is a missing or infinite value" : " is no finite number");
+         (is_missing(field.text) ? " is a missing or infinite value" : " is not a finite number");
 }
 
 bool counts(const Fields& fields, int from) {
@@ -217,7 +217,7 @@ bool counts(const Fields& fields, int from) {
 }
 
 constexpr const char* kMendHeader =
-    "if it is a row, mend it; if it names the columns, let no name be a number or empty, or remove the line";
+    "if it is a row, fix it; if it names the columns, let no name be a number or empty, or remove the line";
 
 /// Whether a file's first row names the columns. It does if (nearly) no field is a number, and it is a row if each is
 /// one. All else is refused.
@@ -228,7 +228,7 @@ bool is_header(const Rows& rows, const Fields& fields) {
     if (counts(fields, 0) || counts(fields, 1))
       rows.refuse(rows.line(),
                   "its fields count " + fields[0].text + ", " + fields[1].text + ", " + fields[2].text +
-                      " ...: a row of numbers, or numbers for names?",
+                      " ...: is it a row, or are these the names of the columns?",
                   "if they are names, remove the line; if it is a row, put a line with names before it");
     return false;
   }
@@ -247,7 +247,7 @@ bool is_header(const Rows& rows, const Fields& fields) {
   const auto nameless =
       std::find_if(fields.begin(), fields.end(), [](const auto& field) { return field.text.empty(); });
   if (nameless != fields.end())
-    rows.refuse(rows.line(), place(nameless) + " has no name: are it the numbers of the rows, as pandas writes them?",
+    rows.refuse(rows.line(), place(nameless) + " has no name: is it the index that pandas writes?",
                 "write the file with index=False, or give the column a name");
   if (fields.size() == 1 && word->text.find_first_of(";\t|") != std::string::npos)
     rows.refuse(rows.line(), "its columns are not separated by commas", "separate them by commas");
@@ -281,9 +281,9 @@ NumberTable parse_csv(const std::string& path, const std::string& text) {
             std::to_string(
                 1 + std::count(text.begin(),
                                text.begin() + static_cast<std::ptrdiff_t>(nul == std::string::npos ? 0 : nul), '\n')),
-        "it is no UTF-8: " + (nul == std::string::npos ? "it begins as UTF-16 does"
-                                                       : "offset " + std::to_string(nul) +
-                                                             " holds a NUL byte, as UTF-16 and binary files do"),
+        "it is not UTF-8: " + (nul == std::string::npos ? "it begins as UTF-16 does"
+                                                        : "offset " + std::to_string(nul) +
+                                                              " holds a NUL byte, as UTF-16 and binary files do"),
         "save it as UTF-8 (iconv -f UTF-16 -t UTF-8)");
   NumberTable table;
   Rows rows(path, rest);
@@ -304,11 +304,12 @@ NumberTable parse_csv(const std::string& path, const std::string& text) {
       rows.refuse(
           rows.line(),
           "it has " + std::to_string(columns) + " columns, the lines before have " + std::to_string(table.columns),
-          fields.back().text.empty() ? "remove the comma at its end" : "mend or remove the line");
+          fields.back().text.empty() ? "remove the comma at its end" : "fix or remove the line");
     if (table.rows == 1 && table.header.empty() && all_quoted && std::none_of(fields.begin(), fields.end(), is_quoted))
-      rows.refuse(table.lines[0],
-                  "its numbers are quoted, those of the next line are not: a row, or numbers for names?",
-                  "if it is a row, remove the quotes; if it names the columns, remove the line");
+      rows.refuse(
+          table.lines[0],
+          "its numbers are quoted, those of the next line are not: is it a row, or are these the names of the columns?",
+          "if it is a row, remove the quotes; if it names the columns, remove the line");
     for (std::int64_t column = 0; column < columns; ++column) {
       const auto& field = fields[static_cast<std::size_t>(column)];
       const auto value = number(field.text);

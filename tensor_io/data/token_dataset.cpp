@@ -58,7 +58,7 @@ std::string read_text(const std::string& path, bool named) {
   const auto nul = text.find('\0');
   if (nul == std::string::npos) return text;
   if (named)
-    file.refuse("offset " + std::to_string(nul) + ": a NUL byte, so it is no text",
+    file.refuse("offset " + std::to_string(nul) + ": a NUL byte, so it is not text",
                 "token shards are named *.bin or *.npy");
   return {};
 }
@@ -164,7 +164,7 @@ Example TokenDataset::get(std::int64_t index, const SampleContext&) const {
 
 TrainAndHeldOut read_tokens(const TokenOptions& options) {
   if (options.token_bits != 0 && options.token_bits != 16 && options.token_bits != 32)
-    throw Error(ErrorCode::usage, "token_bits", std::to_string(options.token_bits) + " is none of 0, 16 and 32",
+    throw Error(ErrorCode::usage, "token_bits", std::to_string(options.token_bits) + " is not one of 0, 16 and 32",
                 "set it to what a shard without a header holds, or leave it at 0");
   const auto files = find_files(options.paths);
   auto sources = std::make_shared<std::vector<TokenDataset::Source>>();
@@ -199,7 +199,7 @@ TrainAndHeldOut read_tokens(const TokenOptions& options) {
                 std::to_string(tokens) +
                     (held_out.empty() ? " tokens to train on"
                                       : " tokens, less those of shards with val in their name, which are held out,") +
-                    " are not one sample of " + std::to_string(options.block_size) + " and its target",
+                    " are too few for one sample of " + std::to_string(options.block_size) + " and its target",
                 "name more data, or set a smaller block_size");
   }
   const auto make = [&](auto samples, const std::string& description) -> std::shared_ptr<const Dataset> {

@@ -73,7 +73,7 @@ Layout npy_layout(const BoundedFile& file) {
   const bool integer = descr.size() == 5 && (descr[2] == 'u' || descr[2] == 'i') &&
                        (descr[1] == '<' || descr[1] == '|') && std::string("1248").find(descr[3]) != std::string::npos;
   if (!integer)
-    file.refuse("offset " + std::to_string(begin) + ", descr: " + printable(descr) + " is no little-endian integer",
+    file.refuse("offset " + std::to_string(begin) + ", descr: " + printable(descr) + " is not a little-endian integer",
                 "write it with ids.astype('uint16') or 'uint32'");
   std::int64_t tokens = -1;
   const auto* first = shape.data() + (shape.empty() ? 0 : 1);
@@ -93,7 +93,7 @@ Layout megatron_layout(const std::string& path) {
   const BoundedFile file(kReadingShard, index.string());
   constexpr std::uint64_t kHead = 9 + 8 + 1 + 8 + 8;
   if (text_at(file, 0, 9) != std::string("MMIDIDX\0\0", 9) || file.bytes() < kHead)
-    file.refuse("offset 0, magic: it is no index of Megatron-LM's, and lies beside a token shard",
+    file.refuse("offset 0, magic: it is not an index of Megatron-LM, but lies beside a token shard",
                 "make the shard again with Megatron-LM's tools, or move the .idx away if it belongs to something else");
   if (const auto version = value_at<std::uint64_t>(file, 9); version != 1)
     file.refuse("offset 9, version: " + std::to_string(version) + ", this program reads 1",
@@ -102,7 +102,7 @@ Layout megatron_layout(const std::string& path) {
       {{0, false}, {1, false}, {1, true}, {2, true}, {4, true}, {8, true}, {0, false}, {0, false}, {2, false}}};
   const auto code = value_at<std::uint8_t>(file, 17);
   if (code >= types.size() || types[code].first == 0)
-    file.refuse("offset 17, dtype: " + std::to_string(code) + " is no integer", "write the ids as uint16 or int32");
+    file.refuse("offset 17, dtype: " + std::to_string(code) + " is not an integer", "write the ids as uint16 or int32");
   const auto sequences = value_at<std::uint64_t>(file, 18);
   if (sequences > (file.bytes() - kHead) / 4)
     file.refuse("offset 18, sequences: " + std::to_string(sequences) + ", more than the file holds", kCutOff);
@@ -158,7 +158,7 @@ TokenShard::TokenShard(const std::string& path, std::int64_t bits, std::int64_t 
   if (all < layout_.header_bytes) file.refuse("offset " + std::to_string(all) + ": the header is cut off", kCutOff);
   if (const auto ids = all - layout_.header_bytes; ids % bytes != 0)
     file.refuse("offset " + std::to_string(all - ids % bytes) + ": its " + std::to_string(all) +
-                    " bytes are no whole number of uint" + std::to_string(this->bits()),
+                    " bytes are not a whole number of uint" + std::to_string(this->bits()),
                 "copy or write it again: its end is missing");
   tokens_ = static_cast<std::int64_t>((all - layout_.header_bytes) / bytes);
   if (layout_.tokens >= 0 && layout_.tokens != tokens_)
@@ -182,7 +182,7 @@ void TokenShard::look(const BoundedFile& file, bool doubt) {
   }
   const auto width = std::to_string(bits()), wide = std::to_string(2 * bits());
   if (wider)
-    file.refuse("it has no header, and every second of its " + width + "-bit numbers is near 0 (the first: " +
+    file.refuse("it has no header, and every second one of its " + width + "-bit numbers is near 0 (the first: " +
                     std::to_string(ids[0]) + ", " + std::to_string(ids[1]) + "), as in ids of " + wide + " bits",
                 layout_.bytes == 2 ? "set token_bits 32 if it holds uint32, or 16 if these are its ids"
                                    : "write its ids as uint32");

@@ -69,8 +69,8 @@ std::vector<std::string> shard_paths(const std::string& data_dir) {
     if (!fs::exists(path, unknown)) {
       const bool wildcard = path.find_first_of("*?") != std::string::npos;
       throw Error(ErrorCode::unavailable, path, "there is no such shard",
-                  wildcard ? "* and ? stand for themselves: write the folder, or name-{000000..000146}.tar"
-                           : "mend data_dir, or put the file there");
+                  wildcard ? "name the folder, or write name-{000000..000146}.tar: * and ? are not expanded"
+                           : "correct data_dir, or put the file there");
     }
   }
   return paths;
@@ -85,13 +85,13 @@ std::int64_t label_of(const std::string& text, const std::string& where, std::in
   std::int64_t value = -1;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error == std::errc::invalid_argument || end != word.data() + word.size()) {
-    throw Error(ErrorCode::bad_data, where, ".cls: " + printable(text) + " is no whole number",
+    throw Error(ErrorCode::bad_data, where, ".cls: " + printable(text) + " is not a whole number",
                 "write the class's number, 0 to " + std::to_string(classes - 1) + ", as digits");
   }
   if (error != std::errc() || value < 0 || value >= classes) {
     throw Error(ErrorCode::bad_data, where,
-                ".cls: " + printable(text) + " is no class below num_classes " + std::to_string(classes),
-                "set num_classes, or mend the shard");
+                ".cls: " + printable(text) + " is not a class below num_classes " + std::to_string(classes),
+                "set num_classes, or fix the shard");
   }
   return value;
 }
@@ -157,7 +157,7 @@ void ShardFolder::read_index(const std::string& folder) {
     if (!each.is_object() || !each.contains("url") || !each["url"].is_string() || !each.contains("nsamples") ||
         !each["nsamples"].is_number_unsigned() || each["nsamples"].get<std::uint64_t>() > (std::uint64_t{1} << 40))
       file.refuse("entry " + std::to_string(samples.size()) +
-                  " of shardlist: it wants url, a text, and nsamples, a number");
+                  " of shardlist: it needs url, a string, and nsamples, a number");
     samples[fs::path(each["url"].get<std::string>()).filename().string()] = each["nsamples"].get<std::int64_t>();
   }
   for (auto& entry : entries_) {
@@ -284,7 +284,7 @@ std::int64_t WebDataset::read(std::int64_t index, const SampleContext& context, 
                 std::string(picture == nullptr ? "it has no .jpg, .jpeg or .png" : "it has no .cls") +
                     "; its members end in " + sample.extensions(),
                 dots ? "a sample's name ends at its first dot: take the other dots out of the names"
-                     : "a sample is a picture and its label, members with the same name, one behind the other");
+                     : "a sample is a picture and its label, members with the same name, one after the other");
   }
   const auto value = label_of(shard.read(*label, kMostLabelBytes), where, num_classes_);
   const auto content = shard.read(*picture, kMostMemberBytes);

@@ -39,7 +39,7 @@ bool has_device_graphs(c10::DeviceType type) noexcept {
 std::unique_ptr<DeviceGraph> make_device_graph(c10::Device device) {
   if (other_device != nullptr && device.type() == other_type) return other_device(device);
   if (device.is_cuda() && accelerator() != nullptr) return accelerator()->make_graph(device);
-  throw Error(ErrorCode::usage, "cuda_graphs", "a device like " + device.str() + " has no graphs", "leave it out");
+  throw Error(ErrorCode::usage, "cuda_graphs", "device " + device.str() + " does not support graphs", "leave it out");
 }
 
 DeviceGraph* graph_under_way(c10::Device device) noexcept {

@@ -30,7 +30,7 @@ void HostCopies::wait() {
   const auto began = std::chrono::steady_clock::now();
   host_wait(over, [&] {
     if (std::chrono::steady_clock::now() - began < kPatience) return;
-    throw Error(ErrorCode::timeout, "copies to the host", "they are not over after 60 s",
+    throw Error(ErrorCode::timeout, "copies to the host", "they did not finish within 60 s",
                 "the device may have failed: look for Xid errors in dmesg");
   });
 }

@@ -39,7 +39,7 @@ BoundedFile::BoundedFile(std::string operation, int directory_fd, const std::str
       refuse(links == Links::refused ? "is a symbolic link, and links are not followed here"
                                      : "is a symbolic link that leads to itself",
              "put the file itself there");
-    if (why == ENOENT || why == ENOTDIR) refuse("is missing", "put it back, or name one that is there");
+    if (why == ENOENT || why == ENOTDIR) refuse("is missing", "put it back, or name one that exists");
     throw Error(ErrorCode::io, operation_ + ": " + path_, system_message(why));
   }
   struct stat status {};
@@ -89,7 +89,7 @@ void BoundedFile::read_at(std::uint64_t offset, std::span<std::byte> out) const 
                   "reading at offset " + std::to_string(offset) + ": " + system_message(errno));
     if (got == 0)
       refuse("ends at offset " + std::to_string(offset) + ", " + std::to_string(out.size()) + " bytes too early",
-             "leave it alone while it is read, or copy it again");
+             "don't change it while it is read, or copy it again");
     offset += static_cast<std::uint64_t>(got);
     out = out.subspan(static_cast<std::size_t>(got));
   }
@@ -98,7 +98,7 @@ void BoundedFile::read_at(std::uint64_t offset, std::span<std::byte> out) const 
 std::string BoundedFile::read_all(std::uint64_t limit) const {
   if (bytes_ > limit)
     refuse("has " + std::to_string(bytes_) + " bytes, more than the " + std::to_string(limit) + " allowed",
-           "is it the right file?");
+           "check that it is the right file");
   std::string text(static_cast<std::size_t>(bytes_), '\0');
   read_at(0, std::as_writable_bytes(std::span(text)));
   return text;
@@ -146,7 +146,7 @@ std::string foreign_format(std::span<const std::byte> start) {
 }
 
 std::string foreign_format_remedy(const std::string& format) {
-  if (format == kLfsPointer) return "git lfs pull brings the file itself";
+  if (format == kLfsPointer) return "run git lfs pull to get the file itself";
   if (format == kCompressed) return "unpack it first";
   return "loading such a file can run code, so Troupe never does; convert it in Python with "
          "safetensors.torch.save_file(state_dict, "

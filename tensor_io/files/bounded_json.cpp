@@ -36,7 +36,7 @@ class BoundedBuilder final : public nlohmann::json_sax<json> {
 
   bool key(std::string& name) override {
     if (++keys_ > limits_.keys) refuse("more than " + std::to_string(limits_.keys) + " JSON keys");
-    if (open_.back()->contains(name)) refuse("key " + printable(name) + " is there twice");
+    if (open_.back()->contains(name)) refuse("key " + printable(name) + " appears twice");
     key_ = std::move(name);
     return true;
   }

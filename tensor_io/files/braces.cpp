@@ -31,7 +31,7 @@ std::vector<std::string> choices(const std::string& pattern, const std::string& 
   }
   const auto first_text = group.substr(0, dots), last_text = group.substr(dots + 2);
   const auto first = number_of<std::uint64_t>(first_text), last = number_of<std::uint64_t>(last_text);
-  if (!first || !last || *last < *first) refuse_pattern(pattern, "{" + group + "} is no range of numbers");
+  if (!first || !last || *last < *first) refuse_pattern(pattern, "{" + group + "} is not a range of numbers");
   if (*last - *first >= kMostNames) refuse_pattern(pattern, "{" + group + "} is more than a million names");
   // As the shell and webdataset's braceexpand: a number that begins with 0 makes all as wide as the wider one.
   const bool padded = first_text.starts_with('0') || last_text.starts_with('0');

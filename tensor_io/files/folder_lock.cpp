@@ -63,8 +63,7 @@ FolderLock::FolderLock(const std::string& target, const std::string& file, const
       const auto who = signature();
       ::close(fd_);
       throw Error(ErrorCode::unavailable, folder,
-                  (who.empty() ? "another job" : "another job (" + who + ")") + " has this folder, and goes on",
-                  remedy);
+                  (who.empty() ? "another job" : "another job (" + who + ")") + " is using this folder", remedy);
     }
     std::this_thread::sleep_for(kPause);
   }

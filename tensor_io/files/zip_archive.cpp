@@ -84,11 +84,11 @@ ZipArchive::ZipArchive(BoundedFile file) : file_(std::move(file)) {
     std::uint64_t packed = number_at<std::uint32_t>(rest, 20);
     Entry entry{number_at<std::uint32_t>(rest, 24), number_at<std::uint32_t>(rest, 42), false};
     if (!widen(rest.substr(kEntryBytes + name_bytes, extra_bytes), {&entry.bytes, &packed, &entry.header}))
-      damaged("its directory says nothing of the size of " + printable(name));
+      damaged("its directory does not give the size of " + printable(name));
     entry.stored = number_at<std::uint16_t>(rest, 10) == 0 && !encrypted && packed == entry.bytes;
-    if (entry.stored && entry.bytes > left) damaged("its files have more bytes than it");
+    if (entry.stored && entry.bytes > left) damaged("its files have more bytes than the archive");
     if (entry.stored) left -= entry.bytes;
-    if (!entries_.emplace(name, entry).second) damaged(printable(name) + " is there twice");
+    if (!entries_.emplace(name, entry).second) damaged(printable(name) + " appears twice");
     rest.remove_prefix(kEntryBytes + name_bytes + extra_bytes + comment_bytes);
   }
 }
@@ -107,7 +107,7 @@ void ZipArchive::read(const Entry& entry, std::span<std::byte> out) const {
   const auto begin =
       entry.header + kHeaderBytes + number_at<std::uint16_t>(header, 26) + number_at<std::uint16_t>(header, 28);
   if (begin > file_.bytes() || out.size() > file_.bytes() - begin)
-    damaged("offset " + std::to_string(entry.header) + ": a file that reaches behind its end");
+    damaged("offset " + std::to_string(entry.header) + ": a file that reaches beyond its end");
   file_.read_at(begin, out);
 }
 

@@ -77,7 +77,7 @@ const DropoutDraws::Draw* DropoutDraws::replayed() {
   auto& [draws, next] = *replayed_draws;
   if (next == draws.size()) {
     throw Error(ErrorCode::usage, "recompute", "forward calls a dropout more often than it did the first time",
-                "what it does must not depend on anything that changes between forward and backward");
+                "make forward independent of everything that changes between forward and backward");
   }
   return &draws[next++];
 }
@@ -142,7 +142,7 @@ at::Tensor DropoutImpl::draw_mask(at::IntArrayRef sizes, at::Device device) {
   }
   DropoutDraws::note({key, subsequence});
   if (key_in_memory != nullptr && !position_) {
-    throw Error(ErrorCode::usage, "cuda_graphs", "a troupe::nn::Dropout is no part of the model that was distributed",
+    throw Error(ErrorCode::usage, "cuda_graphs", "a troupe::nn::Dropout is not part of the model that was distributed",
                 "register it in the model before rank.distribute(model)");
   }
   const auto mask_key = key_in_memory != nullptr ? DropoutKey(*key_in_memory) : DropoutKey(key);

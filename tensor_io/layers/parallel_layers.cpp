@@ -79,7 +79,7 @@ at::Tensor EmbeddingImpl::forward(const at::Tensor& ids) {
     const auto [least, most] = at::aminmax(ids);
     if (least.item<std::int64_t>() < 0 || most.item<std::int64_t>() >= own * group_.ranks()) {
       throw Error(ErrorCode::usage, "embedding",
-                  "an id is not in 0 to " + std::to_string(own * group_.ranks() - 1) + ", the rows that it has",
+                  "an id is outside 0 to " + std::to_string(own * group_.ranks() - 1) + ", its rows",
                   "check the data's vocabulary");
     }
   }

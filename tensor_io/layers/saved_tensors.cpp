@@ -45,7 +45,7 @@ void use_storing_engine() {
   }();
   if (!in_use) {
     throw Error(ErrorCode::unavailable, "activation checkpointing",
-                "the process has another autograd engine than LibTorch's own",
+                "the process uses an autograd engine other than LibTorch's",
                 "use it in a program without a Python interpreter");
   }
 }

@@ -14,8 +14,8 @@ ErrorReport lost_device(const std::string& what) {
   return {.code = ErrorCode::device_lost,
           .cause = "the device has failed: " + what,
           .remedy =
-              "look for the device in nvidia-smi and dmesg (Xid); a kernel's own fault, such as an index out of "
-              "range, comes again: CUDA_LAUNCH_BLOCKING=1 shows which kernel it was"};
+              "look for the device in nvidia-smi and dmesg (Xid); a fault in a kernel, such as an index out of "
+              "range, happens again: CUDA_LAUNCH_BLOCKING=1 shows which kernel it was"};
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ std::shared_ptr<SharedSegment> SharedSegment::create(std::size_t bytes, bool res
   if (error == 0 && fcntl(fd, F_ADD_SEALS, kSeals) != 0) error = errno;
   if (error != 0) {
     ::close(fd);
-    fail(operation, error, "is the machine, or the container's memory limit, full?");
+    fail(operation, error, "check that the machine's memory and the container's memory limit are not used up");
   }
   return std::shared_ptr<SharedSegment>(new SharedSegment(fd, bytes));
 }
@@ -65,7 +65,7 @@ std::shared_ptr<SharedSegment> SharedSegment::open(pid_t pid, int fd, std::uint6
   if (own < 0) {
     fail("opening " + path, errno,
          errno == EMFILE ? "raise the limit of open files (ulimit -n)"
-                         : "processes of one user and one process namespace can share memory");
+                         : "run the processes as one user and in one process namespace");
   }
   struct stat status {};
   const bool is_ours = fstat(own, &status) == 0 && S_ISREG(status.st_mode) && status.st_ino == inode &&
@@ -73,7 +73,7 @@ std::shared_ptr<SharedSegment> SharedSegment::open(pid_t pid, int fd, std::uint6
   if (!is_ours) {
     ::close(own);
     throw Error(ErrorCode::unavailable, "opening " + path, "it is not the memory that was announced",
-                "the processes are on different hosts or in different namespaces");
+                "run the processes on one host and in one process namespace, or use backend = gloo");
   }
   auto segment = std::shared_ptr<SharedSegment>(new SharedSegment(own, bytes));
   segment->close_descriptor();

@@ -28,8 +28,9 @@ void LossScaler::update(bool overflowed) {
 void LossScaler::load(double scale, std::int64_t growth_tracker) {
   const auto narrow = static_cast<float>(scale);
   if (!(narrow > 0) || !std::isfinite(narrow) || growth_tracker < 0) {
-    throw Error(ErrorCode::bad_data, "loss scaler",
-                "a scale of " + std::to_string(scale) + " after " + std::to_string(growth_tracker) + " steps can't be");
+    throw Error(
+        ErrorCode::bad_data, "loss scaler",
+        "a scale of " + std::to_string(scale) + " after " + std::to_string(growth_tracker) + " steps is impossible");
   }
   scale_ = narrow;
   growth_tracker_ = growth_tracker;

@@ -464,7 +464,7 @@ def shards_of(folder, *counts):
     return make
 
 
-each_rank(55, "ranks with other shards", "--data webdataset --data_dir d$RANK", "rank 1 drew from other files than the others",
+each_rank(55, "ranks with other shards", "--data webdataset --data_dir d$RANK", "rank 1 read different files from the others",
           make=together(shards_of("d0", 8, 8), shards_of("d1", 6, 10)))
 
 # ---------------------------------------------------------------- keys

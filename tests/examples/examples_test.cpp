@@ -72,12 +72,13 @@ TEST_CASE("[L03] a device that is not there ends the program with the reason and
   testing::ScratchDirectory folder;
   const auto no_such = classify(folder, {"--device", "cuda:x"});
   CHECK(no_such.code == 2);
-  CHECK_THAT(no_such.output, Catch::Contains("error: device: 'cuda:x' is no device; use auto, cpu, cuda, or cuda:N"));
+  CHECK_THAT(no_such.output,
+             Catch::Contains("error: device: 'cuda:x' is not a device; use auto, cpu, cuda, or cuda:N"));
   if (device_facts().count > 0) return;
   const auto absent = classify(folder, {"--device", "cuda"});
   CHECK(absent.code == 69);
   CHECK_THAT(absent.output,
-             Catch::Contains("error: device: 'cuda' was asked for, and there is no GPU: " + device_facts().problem));
+             Catch::Contains("error: device: 'cuda' was asked for, but there is no GPU: " + device_facts().problem));
 }
 
 TEST_CASE("[E01] the image classifier trains on synthetic images and on CIFAR-10's files") {

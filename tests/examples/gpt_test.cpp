@@ -286,7 +286,7 @@ TEST_CASE("[X04] a mesh that can't be ends gpt with one line and exit code 2") {
   CHECK_THAT(refused({"--strategy", "pipeline", "--mesh", "fsdp=2,pp=1"}),
              Catch::Contains("is for 2 ranks, and the job has 1"));
   CHECK_THAT(refused({"--strategy", "pipeline", "--mesh", "ep=1,pp=1"}),
-             Catch::Contains("is none of dp, fsdp, tp, pp"));
+             Catch::Contains("is not one of dp, fsdp, tp, pp"));
   CHECK_THAT(refused({"--mesh", "pp=1"}), Catch::Contains("strategy ddp has no mesh"));
 }
 #else

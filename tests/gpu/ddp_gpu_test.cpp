@@ -102,7 +102,7 @@ TEST_CASE("[L03] gpu: a value that forward reads can't be a part of a graph, and
     const auto x = dynamic_cast<SmallMlpImpl&>(model).forward(input.to(at::Device(at::kCUDA, 0)));
     return x * (x.sum().item<double>() > 0 ? 1 : 2);
   };
-  CHECK_THAT(
-      joined(training.run().errors),
-      Catch::Contains("cuda_graphs: forward or backward does what can't be a graph") && Catch::Contains("captur"));
+  CHECK_THAT(joined(training.run().errors),
+             Catch::Contains("cuda_graphs: forward or backward does something that a graph can't capture") &&
+                 Catch::Contains("captur"));
 }

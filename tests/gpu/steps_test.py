@@ -143,9 +143,9 @@ def record(python):
 
 
 def self_test():
-    no_gpu = failure_of("error: 'cuda' was asked for, and there is no GPU: there is no NVIDIA driver; look", "x")
+    no_gpu = failure_of("error: 'cuda' was asked for, but there is no GPU: there is no NVIDIA driver; look", "x")
     assert isinstance(no_gpu, NotRun) and str(no_gpu) == "there is no GPU: there is no NVIDIA driver"
-    for failure in ("NCCL set-up of communicator 'buckets': not over after 9 ms", "Duplicate GPU detected"):
+    for failure in ("NCCL set-up of communicator 'buckets': not finished after 9 ms", "Duplicate GPU detected"):
         assert isinstance(failure_of(failure, "x"), AssertionError), failure
 
 

@@ -25,7 +25,7 @@ void take_devices(const CommunicatorOptions& options, std::vector<std::string>& 
       throw Error(ErrorCode::mismatch, "communicator '" + options.name + "'",
                   "rank " + std::to_string(r) + " on " + hosts[r].substr(0, cut) + " trains on " + kind + ", rank " +
                       std::to_string(options.rank) + " on " + c10::DeviceTypeName(options.device.type()),
-                  "say which with --device cpu or --device cuda");
+                  "set --device cpu or --device cuda on every rank");
     }
     hosts[r].resize(cut);
   }

@@ -65,8 +65,8 @@ ErrorReport GlooCommunicator::explain(const CollectiveRecord& record, bool timed
   if (!silent.empty() && timed_out) {
     return ErrorReport{
         .code = ErrorCode::timeout,
-        .cause =
-            name_ranks(options(), silent) + " did not come within " + std::to_string(options().timeout.count()) + " ms",
+        .cause = name_ranks(options(), silent) + " did not arrive within " + std::to_string(options().timeout.count()) +
+                 " ms",
         .remedy = "a rank may hang or have taken another branch; raise collective_timeout if it is only slow"};
   }
   if (!silent.empty()) {
@@ -79,7 +79,7 @@ ErrorReport GlooCommunicator::explain(const CollectiveRecord& record, bool timed
   }
   return ErrorReport{.code = timed_out ? ErrorCode::timeout : ErrorCode::peer_lost,
                      .cause = what,
-                     .remedy = "all ranks live and agree: is the network up?"};
+                     .remedy = "check the network: all ranks are alive and make the same calls"};
 }
 
 }  // namespace troupe

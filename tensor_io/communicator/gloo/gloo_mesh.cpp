@@ -37,7 +37,7 @@ class MeshPair final : public tcp::Pair {
   MeshPair(tcp::Context* context, tcp::Device* device, int rank, std::chrono::milliseconds timeout)
       : tcp::Pair(context, device, rank, timeout) {
     std::lock_guard lock(m_);
-    if (state_ != LISTENING) throw gloo::IoException("a stranger came to a port before it was published");
+    if (state_ != LISTENING) throw gloo::IoException("an unknown process connected to a port before it was published");
     device_->registerDescriptor(fd_, 0, this);  // the loop leaves it alone, and Gloo finds it there when it closes it
   }
 
@@ -130,8 +130,8 @@ GlooMesh::GlooMesh(const CommunicatorOptions& options) : timeout_(options.timeou
     if (spare >= 0) ::close(spare);
     throw Error(ErrorCode::unavailable, operation,
                 (exhausted ? std::string(std::strerror(EMFILE)) + ": " : std::string()) + error.what(),
-                "is this an address of this host, and are there open files (ulimit -n) and ports "
-                "(net.ipv4.ip_local_port_range) left?");
+                "check that this is an address of this host, and that open files (ulimit -n) and ports "
+                "(net.ipv4.ip_local_port_range) are left");
   }
   for (auto& link : links) {
     const auto published = options.rendezvous->get(key(link.rank, options.rank), time_until(deadline));

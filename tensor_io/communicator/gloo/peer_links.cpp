@@ -202,8 +202,8 @@ class Connecting {
     if (!silent.empty()) throw_link_fault(silent, "nothing answers");
     throw Error(
         ErrorCode::timeout, operation_,
-        name_ranks(options_, absent) + " did not come within " + std::to_string(options_.timeout.count()) + " ms",
-        "is every rank running, and no link between two of them cut?");
+        name_ranks(options_, absent) + " did not arrive within " + std::to_string(options_.timeout.count()) + " ms",
+        "check that every rank is running and no link between two of them is cut");
   }
 
   [[noreturn]] void throw_link_fault(const std::vector<int>& ranks, const std::string& why) const {
@@ -211,11 +211,12 @@ class Connecting {
     names.reserve(ranks.size());
     for (const int r : ranks)
       names.push_back(options_.members.empty() ? r : options_.members[static_cast<std::size_t>(r)]);
-    throw LinkFault({.code = ErrorCode::unavailable,
-                     .operation = operation_,
-                     .cause = name_ranks(options_, ranks) + " cannot be reached: " + why,
-                     .remedy = "do the hosts see each other on these addresses, without a firewall between?"},
-                    names);
+    throw LinkFault(
+        {.code = ErrorCode::unavailable,
+         .operation = operation_,
+         .cause = name_ranks(options_, ranks) + " cannot be reached: " + why,
+         .remedy = "check that the hosts reach each other on these addresses, without a firewall between them"},
+        names);
   }
 
   const CommunicatorOptions& options_;

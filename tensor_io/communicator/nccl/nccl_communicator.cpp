@@ -129,7 +129,7 @@ void NcclCommunicator::launch(const CollectiveRecord& record, const std::vector<
   const auto current = DeviceStream::current(options().device);
   if (graph_under_way(options().device) != nullptr) {
     throw Error(ErrorCode::usage, "cuda_graphs",
-                record.describe() + " is called within forward or backward, and is launched by the host",
+                record.describe() + " is called within forward or backward, and a graph can't hold it",
                 "leave cuda_graphs out");
   }
   auto arrived = options().timed ? waits_.arrive(current) : nullptr;
@@ -292,7 +292,8 @@ at::Tensor NcclCommunicator::do_allocate(std::int64_t bytes, const CollectiveRec
       auto report =
           nccl_failure(result, "memory of " + std::to_string(bytes) + " bytes", life_->api().last_error(nullptr));
       report.remedy =
-          "is the device's memory full (nvidia-smi)? lower batch_size, or shard the model (--strategy fsdp)";
+          "look in nvidia-smi whether the device's memory is full; lower batch_size, or shard the model (--strategy "
+          "fsdp)";
       throw Error(report);
     }
     life_->manage(

@@ -115,9 +115,9 @@ void NcclLife::settle(const std::string& what, NcclResult result, std::chrono::m
     if (looks > 0 && result == NcclResult::success) return;
     if (options_.clock.now() > began + timeout) {
       fail({.code = ErrorCode::timeout,
-            .cause = "NCCL " + what + ": not over after " + std::to_string(timeout.count()) + " ms",
-            .remedy =
-                "is every rank running, and does it make the same calls? NCCL_DEBUG=INFO shows how far each came"});
+            .cause = "NCCL " + what + ": not finished after " + std::to_string(timeout.count()) + " ms",
+            .remedy = "check that every rank is running and makes the same calls; NCCL_DEBUG=INFO shows how far each "
+                      "one got"});
     }
     if (looks > 0) options_.clock.pause(began);
     std::lock_guard lock(shared_->mutex);

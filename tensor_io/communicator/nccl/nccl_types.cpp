@@ -51,13 +51,13 @@ ErrorReport nccl_failure(NcclResult result, const std::string& call, const std::
   report.cause = "NCCL " + call + ": " + std::string(to_string(result)) + (detail.empty() ? "" : " (" + detail + ")");
   if (detail.find("Duplicate GPU") != std::string::npos) {
     report.code = ErrorCode::usage;
-    report.remedy = "give each rank a device of its own, or ask for one device with --share_device";
+    report.remedy = "give each rank its own device, or let ranks share one with --share_device";
     return report;
   }
   switch (result) {
     case NcclResult::remote_error:
       report.code = ErrorCode::peer_lost;
-      report.remedy = "another rank's process or network is gone: its own message says more";
+      report.remedy = "see the other ranks' logs: a process or its network is gone";
       break;
     case NcclResult::system_error:  // a socket that was closed, most often; the membership finds out whose
       report.code = ErrorCode::peer_lost;
@@ -67,18 +67,20 @@ ErrorReport nccl_failure(NcclResult result, const std::string& call, const std::
     case NcclResult::unhandled_cuda_error: {
       const bool full = detail.find("out of memory") != std::string::npos;
       report.code = full ? ErrorCode::unavailable : ErrorCode::device_lost;
-      report.remedy = full ? "the device's memory is full: lower batch_size, or shard the model (--strategy fsdp)"
-                           : "the device or its driver has failed: nvidia-smi, dmesg (Xid), NCCL_DEBUG=WARN";
+      report.remedy =
+          full ? "the device's memory is full: lower batch_size, or shard the model (--strategy fsdp)"
+               : "look at nvidia-smi and dmesg (Xid), and set NCCL_DEBUG=WARN: the device or its driver has failed";
       break;
     }
     case NcclResult::invalid_argument:
     case NcclResult::invalid_usage:
       report.code = ErrorCode::internal;
-      report.remedy = "NCCL_DEBUG=WARN says which argument";
+      report.remedy = "set NCCL_DEBUG=WARN to see which argument";
       break;
     default:
       report.code = ErrorCode::internal;
-      report.remedy = "NCCL_DEBUG=INFO shows what came before; are two NCCL libraries in the process?";
+      report.remedy =
+          "set NCCL_DEBUG=INFO to see what came before, and check that the process has only one NCCL library";
   }
   return report;
 }

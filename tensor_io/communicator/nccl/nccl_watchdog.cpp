@@ -62,7 +62,7 @@ void NcclFlights::look() {
       failure = ErrorReport{
           .code = ErrorCode::timeout,
           .operation = flights_.front().record.describe(),
-          .cause = "not over on the device " + std::to_string(options_.timeout.count()) + " ms after its launch",
+          .cause = "not finished on the device " + std::to_string(options_.timeout.count()) + " ms after its launch",
           .remedy = "a rank did not launch it, or died in it; raise collective_timeout if ranks are that far apart"};
     }
     if (failure) failed_ = true;

@@ -92,7 +92,7 @@ void ShmGroup::throw_if_failed() const {
   const auto deadline = Clock::now() + 10ms;
   while (failure.state.load(std::memory_order_acquire) != 2) {
     if (Clock::now() > deadline)
-      throw Error(ErrorCode::aborted, {}, "another rank failed, and died while it wrote why");
+      throw Error(ErrorCode::aborted, {}, "another rank failed, and died while it wrote the reason");
     std::this_thread::yield();
   }
   throw Error(static_cast<ErrorCode>(failure.code), {}, failure.cause, failure.remedy);
@@ -163,7 +163,7 @@ void ShmGroup::wait(shm::Bell& bell, Ready ready, Missing missing) {
     if (absent.empty()) return;
     if (Clock::now() >= deadline) {
       throw Error(ErrorCode::timeout, {},
-                  names(absent) + " did not come within " + std::to_string(options_.timeout.count()) + " ms",
+                  names(absent) + " did not arrive within " + std::to_string(options_.timeout.count()) + " ms",
                   "a rank may hang or have taken another branch; raise collective_timeout if it is only slow");
     }
   }

@@ -81,7 +81,7 @@ std::vector<float*> ShmCommunicator::on_all_ranks(const at::Tensor& tensor) cons
     if (const auto segment = shared.lock(); segment && segment->holds(tensor.data_ptr(), tensor.nbytes()))
       return {static_cast<float*>(tensor.data_ptr())};
   }
-  throw Error(ErrorCode::usage, "all_reduce_update", "what is to be written is not in memory of this communicator",
+  throw Error(ErrorCode::usage, "all_reduce_update", "the output is not in memory of this communicator",
               "take it from allocate() or allocate_shared()");
 }
 

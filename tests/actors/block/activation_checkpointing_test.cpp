@@ -353,8 +353,9 @@ TEST_CASE("[F07] a policy that can't be is refused", "[checkpointing]") {
   const auto net = make_net("none");
   CHECK_THROWS_WITH(troupe::checkpoint_activations(net, "all"),
                     Catch::Contains("activation_checkpointing=all") && Catch::Contains("every:N"));
-  CHECK_THROWS_WITH(troupe::checkpoint_activations(net, "every:0"), Catch::Contains("'0' is no positive whole number"));
-  CHECK_THROWS_WITH(troupe::checkpoint_activations(net, "name:head"), Catch::Contains("is no block"));
+  CHECK_THROWS_WITH(troupe::checkpoint_activations(net, "every:0"),
+                    Catch::Contains("'0' is not a positive whole number"));
+  CHECK_THROWS_WITH(troupe::checkpoint_activations(net, "name:head"), Catch::Contains("is not a block"));
   CHECK_THROWS_WITH(troupe::checkpoint_activations(torch::nn::Linear(2, 2).ptr(), "block"),
                     Catch::Contains("no blocks below it"));
   CHECK(troupe::stock_random_module(*net) == std::nullopt);

@@ -137,12 +137,12 @@ TEST_CASE("[F02] a policy that can't be is refused with its reason", "[wrap]") {
   };
   refused("layers", "there is no policy 'layers'");
   refused("block:3", "takes no value");
-  refused("numel:many", "'many' is no positive whole number");
-  refused("numel:0", "no positive whole number");
+  refused("numel:many", "'many' is not a positive whole number");
+  refused("numel:0", "not a positive whole number");
   refused("type:", "is empty");
   refused("name:a,,b", "is empty");
-  refused("type:Linear", "the module layers.0.attention.qkv (Linear) is no block");
-  refused("name:words", "the module words (Embedding) is no block");
+  refused("type:Linear", "the module layers.0.attention.qkv (Linear) is not a block");
+  refused("name:words", "the module words (Embedding) is not a block");
   refused("type:Decoder", "no module of the model has this type; its blocks: Layer, Attention");
   refused("name:blocks.*", "no module of the model has this name; its blocks: layers.0, layers.0.attention, layers.1");
   CHECK_THROWS_WITH(described(torch::nn::Linear(2, 2).ptr(), "type:Layer"),

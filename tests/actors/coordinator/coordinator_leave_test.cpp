@@ -120,7 +120,7 @@ TEST_CASE("[L04] a rank that hangs behind the vote after which one leaves does n
   LeavingJob job(options);
   job.form();
   job.second.parts();
-  CHECK_THAT(job.first.next<InterruptRanks>().reason.cause, Catch::Contains("does not come out of the step"));
+  CHECK_THAT(job.first.next<InterruptRanks>().reason.cause, Catch::Contains("did not finish the step"));
 }
 
 TEST_CASE("[L04] a save that its leaving writer does not end fails for the others") {

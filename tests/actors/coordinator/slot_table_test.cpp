@@ -56,7 +56,7 @@ TEST_CASE("[R07] after the same end of two lives in a row nothing is started aga
   CHECK(slots.program_fault().empty());
   CHECK(restarts(1));
   slots.explain_death(1, {"signal 11", 1});
-  CHECK(slots.program_fault() == "slot 1 on a ended in two lives of the same: signal 11, step 1 of its life");
+  CHECK(slots.program_fault() == "slot 1 on a died twice in the same way: signal 11, step 1 of its life");
   CHECK_FALSE(restarts(1));
   CHECK_FALSE(restarts(0));
 }
@@ -71,7 +71,7 @@ TEST_CASE("[K01] a slot is that of the process which its host's agent has starte
   CHECK(slots.refusal({0, 6}).empty());  // "a" has no agent now that could have started it
   slots.set_agent("a", agent.address());
   CHECK(slots.refusal({0, 5}).empty());
-  CHECK_THAT(slots.refusal({0, 6}), Catch::Contains("slot 0 is that of a process which the agent of a has started"));
+  CHECK_THAT(slots.refusal({0, 6}), Catch::Contains("slot 0 belongs to a process that the agent of a started"));
   CHECK(slots.refusal({1, 6}).empty());
   CHECK(slots.restart(0, {}, [] { return std::uint64_t{8}; }).agent);
   CHECK(slots.refusal({0, 8}).empty());

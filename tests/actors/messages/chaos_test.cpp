@@ -18,16 +18,16 @@ TEST_CASE("[L05] fault 40: what --chaos is told, and what it refuses") {
   CHECK(nothing.kinds.size() == 5);  // all but nan, which ends a job that was not told to skip such steps
   CHECK((parse_chaos("mtbf=1.5m").mtbf == 90s));
   const auto [text, reason] =
-      GENERATE(table<std::string, std::string>({{"seed=x", "seed 'x' is no whole number"},
+      GENERATE(table<std::string, std::string>({{"seed=x", "seed 'x' is not a whole number"},
                                                 {"seed=-1", "seed '-1'"},
-                                                {"mtbf=30", "mtbf '30' is no time"},
-                                                {"mtbf=nans", "mtbf 'nans' is no time"},
-                                                {"mtbf=1ms", "mtbf '1ms' is no time from 100ms to 24h"},
+                                                {"mtbf=30", "mtbf '30' is not a time"},
+                                                {"mtbf=nans", "mtbf 'nans' is not a time"},
+                                                {"mtbf=1ms", "mtbf '1ms' is not a time from 100ms to 24h"},
                                                 {"mtbf=1e9h", "mtbf '1e9h'"},
                                                 {"kinds=", "kinds is empty"},
-                                                {"kinds=kill|bite", "kind 'bite' is none of kill, stop"},
-                                                {"speed=7", "'speed=7' is none of seed=N"},
-                                                {"seed", "seed '' is no whole number"}}));
+                                                {"kinds=kill|bite", "kind 'bite' is not one of kill, stop"},
+                                                {"speed=7", "'speed=7' is not one of seed=N"},
+                                                {"seed", "seed '' is not a whole number"}}));
   INFO(text);
   CHECK_THROWS_WITH(parse_chaos(text), Catch::Contains("--chaos") && Catch::Contains(reason));
 }
@@ -102,5 +102,5 @@ TEST_CASE("[L05] fault 40: time is disturbed from a fault until two steps have f
   run.observe(at + 3s, 21, true);   // one step after the fault
   run.observe(at + 4s, 31, true);
   CHECK(run.summary() ==
-        "chaos: 1 faults (kill 1) and 1 that found nobody, in 4.0 s; 21 steps, goodput 52.5 % of the undisturbed pace");
+        "chaos: 1 faults (kill 1) and 1 without a target, in 4.0 s; 21 steps, goodput 52.5 % of the undisturbed pace");
 }

@@ -24,14 +24,14 @@ TEST_CASE("[L05] fault 31: whoever differs from more than half of the ranks is n
   CHECK(found->majority);
   CHECK((found->diverged == std::vector<int>{0, 3}));
   CHECK((found->trusted == std::vector<int>{1, 2, 4}));
-  CHECK(found->describe() == "ranks 0, 3 hold other parameters than ranks 1, 2, 4");
+  CHECK(found->describe() == "ranks 0, 3 hold different parameters from ranks 1, 2, 4");
 }
 
 TEST_CASE("[L05] fault 31: without more than half of the ranks nobody is right, and rank 0's side stands first") {
   const auto two = find_divergence(votes({7, 9}));
   REQUIRE(two);
   CHECK_FALSE(two->majority);
-  CHECK(two->describe() == "rank 1 holds other parameters than rank 0");
+  CHECK(two->describe() == "rank 1 holds different parameters from rank 0");
   const auto four = find_divergence(votes({7, 9, 9, 7}));
   REQUIRE(four);
   CHECK_FALSE(four->majority);

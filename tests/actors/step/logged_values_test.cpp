@@ -47,7 +47,7 @@ TEST_CASE("[U04] logged values are reduced by their weights, and travel as bytes
     CHECK_THROWS_AS(LoggedValues::decode(std::string_view(bytes).substr(0, cut)), Error);
   LoggedValues many;
   for (std::size_t i = 0; i < LoggedValues::kMostNames; ++i) many.add(std::to_string(i), 1, Reduce::sum);
-  CHECK_THROWS_WITH(many.add("one more", 1, Reduce::sum), Catch::Contains("one metric more than 200"));
+  CHECK_THROWS_WITH(many.add("one more", 1, Reduce::sum), Catch::Contains("one metric too many, 200 are allowed"));
 }
 
 TEST_CASE("[U04] votes carry what ranks logged, and a decision has it of all") {

@@ -150,7 +150,7 @@ TEST_CASE("[T09] a sum that overflows although each gradient is finite is not ap
 TEST_CASE("[D13] the vote names the rank whose layout, step or data set differs") {
   auto all = votes(3);
   all[1].layout_hash = 5;
-  CHECK_THROWS_WITH(decide(all, kNames, {true, true}), Catch::Contains("rank 1 used another parameter layout"));
+  CHECK_THROWS_WITH(decide(all, kNames, {true, true}), Catch::Contains("rank 1 used a different parameter layout"));
   all = votes(3);
   all[2].step = 8;
   CHECK_THROWS_WITH(decide(all, kNames, {true, true}), Catch::Contains("rank 2 voted on step 8"));
@@ -165,9 +165,8 @@ TEST_CASE("[D13] the vote names the rank whose layout, step or data set differs"
   for (auto& vote : all) vote.data_hash = 7;
   CHECK_NOTHROW(decide(all, kNames, {true, true}));
   all[2].data_hash = 8;
-  CHECK_THROWS_WITH(decide(all, kNames, {true, true}),
-                    Catch::Contains("rank 2 drew from other files than the others") &&
-                        Catch::Contains("put the same files on every host"));
+  CHECK_THROWS_WITH(decide(all, kNames, {true, true}), Catch::Contains("rank 2 read different files from the others") &&
+                                                           Catch::Contains("put the same files on every host"));
 }
 
 TEST_CASE("a stop asked for on one rank ends the step on all") {

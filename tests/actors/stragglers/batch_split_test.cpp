@@ -50,7 +50,7 @@ TEST_CASE("[X06] shares add up to the batch, and follow the ranks' speeds") {
   CHECK((share_out(std::vector<double>{1, 1, 1}, 16) == Shares{6, 5, 5}));
   CHECK((share_out(std::vector<double>{1000, 1e-6}, 8) == Shares{7, 1}));
   CHECK((share_out(std::vector<double>{1, 1e-9, 1e-9}, 3) == Shares{1, 1, 1}));
-  CHECK_THROWS_WITH(share_out(std::vector<double>{1, 1, 1}, 2), Catch::Contains("too few for 3 ranks"));
+  CHECK_THROWS_WITH(share_out(std::vector<double>{1, 1, 1}, 2), Catch::Contains("too small for 3 ranks"));
 }
 
 TEST_CASE("[X06] no other shares would let the slowest rank be done earlier") {
@@ -122,7 +122,7 @@ TEST_CASE("[X06] what is no balance is refused by its part") {
   CHECK(balance_fault("equal").empty());
   CHECK(balance_fault("speed").empty());
   CHECK(balance_fault("1,2.5,3").empty());
-  CHECK_THAT(balance_fault("fast"), Catch::Contains("'fast' is no weight"));
+  CHECK_THAT(balance_fault("fast"), Catch::Contains("'fast' is not a rank's weight"));
   for (const auto* text : {"", "1,", "1,,2", "0,1", "-1,2", "nan,1", "1;2", "1,1e99"}) {
     INFO(text);
     CHECK_FALSE(balance_fault(text).empty());

@@ -203,7 +203,7 @@ TEST_CASE("[C03] troupe checkpoint refuses what it does not understand in one li
   refused({"ls", saved.scratch / "nowhere"}, 2, "is not there");
   write_text(saved.scratch / "note.txt", "see step-00000010, the best one\n");
   refused({"ls", saved.scratch / "note.txt"}, 2, "is not a directory");
-  refused({"inspect", saved.scratch / "note.txt"}, 65, "is text, no safetensors file");
+  refused({"inspect", saved.scratch / "note.txt"}, 65, "is text, not a safetensors file");
   write_text(saved.scratch / "empty.safetensors", "");
   refused({"inspect", saved.scratch / "empty.safetensors"}, 65, "has 0 bytes");
   for (const std::string name : {"lfs.safetensors", "lfs.pt", "lfs"}) {
@@ -216,7 +216,7 @@ TEST_CASE("[C03] troupe checkpoint refuses what it does not understand in one li
   refused({"convert", saved.directory()}, 2, "it takes FROM and TO");
   refused({"ls", "--al", saved.directory()}, 2, "there is no flag '--al'");
   write_text(saved.scratch / "zeros.pt", std::string(4096, '\0'));
-  refused({"inspect", saved.scratch / "zeros.pt"}, 65, "is no zip archive");
+  refused({"inspect", saved.scratch / "zeros.pt"}, 65, "is not a zip archive");
   write_text(saved.scratch / "torn.pt", "PK\x03\x04" + std::string(4096, 'x'));
   refused({"inspect", saved.scratch / "torn.pt"}, 65, "cannot be read");
   write_text(saved.scratch / "torn.safetensors", std::string(7, 'x'));

@@ -41,5 +41,5 @@ std::vector<std::string> trained(const std::vector<std::uint64_t>& files) {
 TEST_CASE("[U07] ranks whose models have code from different files are named before the first update") {
   for (const auto& error : trained({7, 7, 7})) CHECK(error.empty());
   for (const auto& error : trained({7, 8, 7}))
-    CHECK_THAT(error, Catch::Contains("rank 1") && Catch::Contains("another compiled model"));
+    CHECK_THAT(error, Catch::Contains("rank 1") && Catch::Contains("a different compiled model"));
 }

@@ -100,7 +100,7 @@ TEST_CASE("[U02] six steps of a sound program are ok") {
 TEST_CASE("[U02] what an error says decides the step that it belongs to, whichever run it ended") {
   const auto [error, ranks, step] = GENERATE(table<std::string, int, DebugStep>({
       {"rank 0, compute, step 0: the model has no blocks; declare them", 1, DebugStep::one_rank},
-      {"device: 'cuda:0' was asked for, and there is no GPU", 1, DebugStep::environment},
+      {"device: 'cuda:0' was asked for, but there is no GPU", 1, DebugStep::environment},
       {"rank 1: collective 2: every rank must launch the same collectives in the same order", 2, DebugStep::group},
       {"rank 1 has left the training loop while the others go on", 2, DebugStep::group},
       {"rank 0: vote: rank 1 drew from a data set of 48 samples", 2, DebugStep::tensors},

@@ -52,7 +52,7 @@ TEST_CASE("[U01] a TROUPE_FAULT that can't be read is refused before a run is ch
   const auto done = run_troupe({"launch", "--nproc", "2", "--run-dir", folder / "run", "/bin/true"},
                                {{"TROUPE_FAULT", "slot=1,step=3,at=voet"}});
   CHECK(done.code == 2);
-  CHECK_THAT(done.output, Catch::Contains("TROUPE_FAULT: 'voet' is no place of fault_point; there are allocate"));
+  CHECK_THAT(done.output, Catch::Contains("TROUPE_FAULT: 'voet' is not a fault point; known: allocate"));
   CHECK(std::count(done.output.begin(), done.output.end(), '\n') == 1);
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
 }

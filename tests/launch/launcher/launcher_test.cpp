@@ -89,8 +89,7 @@ TEST_CASE("[T06] a rank that uses a parameter which is on the others tells which
   CHECK(done.code == 139);
   CHECK_THAT(done.output,
              Catch::Contains("[rank 1] fatal: SIGSEGV") &&
-                 Catch::Contains(
-                     "its last line: fatal: a parameter of the unit '16' was used while its parts are on the ranks") &&
+                 Catch::Contains("its last line: fatal: a parameter of the unit '16' was used while it is sharded") &&
                  Catch::Contains("rank.state_dict(optimizer)"));
 }
 

@@ -93,7 +93,7 @@ TEST_CASE("[K06] [L04] a detached job that does not begin ends as one that has a
   Launch other(1, kLong, {"--detach"}, {}, folder);
   const auto second = other.finish();
   CHECK(second.code == 69);
-  CHECK_THAT(second.output, Catch::Contains("has this folder, and goes on"));
+  CHECK_THAT(second.output, Catch::Contains("is using this folder"));
   CHECK(!listed(run).empty());  // the first one does not mind
   RunningProcess stop({TROUPE_PROGRAM, "attach", run.string()});
   REQUIRE(stop.wait_for("[rank 0]"));

@@ -117,7 +117,7 @@ TEST_CASE(
   std::filesystem::rename(launch.folder() / "run", launch.folder() / "away");
   ::kill(coordinator_of(launch), SIGKILL);
   REQUIRE(launch.wait_for("troupe: warning: the coordinator takes over without its journal"));
-  REQUIRE(launch.wait_for("troupe: the coordinator takes over at generation 1, as a rank tells it"));
+  REQUIRE(launch.wait_for("troupe: the coordinator takes over at generation 1, as reported by a rank"));
   loses_a_rank_and_goes_on(launch);
 }
 
@@ -343,7 +343,8 @@ TEST_CASE("[L05] fault 25: a loader that stands still for longer than the deadli
           "[share]") {
   const Run run(4, {}, "", {"--fail_rank", "1", "--fail_how", "load_stall", "--collective_timeout", "2"});
   INFO(run.output);
-  CHECK_THAT(run.output, Catch::Contains("is interrupted: ") && Catch::Contains("rank 1 did not come within 2000 ms"));
+  CHECK_THAT(run.output,
+             Catch::Contains("is interrupted: ") && Catch::Contains("rank 1 did not arrive within 2000 ms"));
   CHECK_FALSE(run.recoveries().empty());
   check_one_life_each(run);
   check_bits(run, undisturbed());
@@ -354,10 +355,10 @@ TEST_CASE("[L05] fault 31: a flipped bit in one of three replicas is found and h
       3, {}, "",
       {"--batch_size", "12", "--verify_every", "4", "--fail_rank", "1", "--fail_step", "9", "--fail_how", "flip"});
   INFO(run.output);
-  CHECK_THAT(
-      run.output,
-      Catch::Contains("step 11: rank 1 holds other parameters than ranks 0, 2 (localhost): healed from ranks 0, 2"));
-  CHECK(run.output.find("holds other parameters") == run.output.rfind("holds other parameters"));
+  CHECK_THAT(run.output,
+             Catch::Contains(
+                 "step 11: rank 1 holds different parameters from ranks 0, 2 (localhost): healed from ranks 0, 2"));
+  CHECK(run.output.find("holds different parameters") == run.output.rfind("holds different parameters"));
   CHECK(run.recoveries().empty());
 }
 
@@ -372,8 +373,8 @@ TEST_CASE(
   INFO(done.output);
   CHECK(done.code == (trust ? 0 : 65));
   CHECK_THAT(done.output,
-             Catch::Contains("rank 1 holds other parameters than rank 0 (localhost)") &&
-                 Catch::Contains(trust ? "healed from rank 0, rank 0's side" : "nobody knows which is right"));
+             Catch::Contains("rank 1 holds different parameters from rank 0 (localhost)") &&
+                 Catch::Contains(trust ? "healed from rank 0, rank 0's side" : "so it is unknown which is right"));
 }
 
 TEST_CASE("[L05] fault 32: a rank three times as slow as the others is named within 20 steps, and stays") {

@@ -144,7 +144,7 @@ TEST_CASE("[R02] a second job with the checkpoint folder of one that trains is r
   INFO(second.output);
   CHECK(second.code == 69);
   CHECK_THAT(second.output,
-             Catch::Contains(first.folder() / "checkpoints") && Catch::Contains("another job has this folder") &&
+             Catch::Contains(first.folder() / "checkpoints") && Catch::Contains("another job is using this folder") &&
                  Catch::Contains("give each job a checkpoint_dir of its own") && !Catch::Contains("model: "));
   const auto third =
       run_in(other, launched({"--nproc", "2"}) + Words{"--checkpoint_dir", first.folder() / "checkpoints"});

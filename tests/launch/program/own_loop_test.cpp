@@ -322,16 +322,18 @@ TEST_CASE("[F03] a dtype that only shards have is refused by a strategy that kee
   };
   SECTION("param_dtype") {
     config.param_dtype = "bfloat16";
-    CHECK_THAT(error_of(), Catch::Contains("param_dtype: bfloat16 is for shards, and " + strategy + " keeps whole") &&
-                               Catch::Contains("--fsdp_mode no_shard keeps float32 masters"));
+    CHECK_THAT(error_of(), Catch::Contains("param_dtype: bfloat16 needs sharded parameters, and " + strategy +
+                                           " keeps them whole") &&
+                               Catch::Contains("--fsdp_mode no_shard for whole float32 masters"));
   }
   SECTION("reduce_dtype") {
     config.reduce_dtype = "float16";
-    CHECK_THAT(error_of(), Catch::Contains("reduce_dtype: float16 is for shards") && Catch::Contains("--comm_hook"));
+    CHECK_THAT(error_of(),
+               Catch::Contains("reduce_dtype: float16 needs sharded parameters") && Catch::Contains("--comm_hook"));
   }
   SECTION("buffer_dtype") {
     config.buffer_dtype = "bfloat16";
-    CHECK_THAT(error_of(), Catch::Contains("buffer_dtype: bfloat16 is for shards"));
+    CHECK_THAT(error_of(), Catch::Contains("buffer_dtype: bfloat16 needs sharded parameters"));
   }
 }
 

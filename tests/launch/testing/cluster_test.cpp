@@ -117,7 +117,7 @@ TEST_CASE("[U01] a job that has lost its state ends with the verdict's code, als
 TEST_CASE("[U01] what a cluster or a job does not have is refused by its name") {
   Cluster cluster({.ranks_per_host = 2});
   CHECK_THROWS_WITH(cluster.kill(Rank{2}, At{"vote", 1}), Catch::Contains("Rank{2}: the cluster has 2 ranks"));
-  CHECK_THROWS_WITH(cluster.kill(Rank{1}, At{"voet", 1}), Catch::Contains("'voet' is no place"));
+  CHECK_THROWS_WITH(cluster.kill(Rank{1}, At{"voet", 1}), Catch::Contains("'voet' is not a fault point"));
   CHECK_THROWS_WITH(cluster.kill(Rank{1}, At{"journal", 1}), Catch::Contains("the coordinator's"));
   CHECK_THROWS_WITH(cluster.slow(Rank{1}, Times{0.5}), Catch::Contains("Times: a slow rank"));
   CHECK_THROWS_WITH(cluster.train(points(), {.more = {{"epochs", "2"}}}), Catch::Contains("a field of Settings"));

@@ -405,7 +405,7 @@ TEST_CASE("[U04] names, weights and places that can't be are refused in a line")
   };
   std::int64_t number = 0;
   CHECK_THAT(error_of([](auto& rank) { rank.log("", 1.0); }), Catch::Contains("has no name"));
-  CHECK_THAT(error_of([](auto& rank) { rank.log("a=b", 1.0); }), Catch::Contains("'a=b' is not a valid name"));
+  CHECK_THAT(error_of([](auto& rank) { rank.log("a=b", 1.0); }), Catch::Contains("'a=b' is not a valid metric name"));
   CHECK_THAT(error_of([](auto& rank) { rank.log("lr", 1.0); }), Catch::Contains("that Troupe reports itself"));
   CHECK_THAT(error_of([](auto& rank) { rank.log("x", at::zeros({2})); }), Catch::Contains("has 2 elements"));
   CHECK_THAT(error_of([](auto& rank) { rank.log("x", 1.0, troupe::Reduce::mean, -1.0); }, false),

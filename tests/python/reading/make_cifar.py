@@ -71,17 +71,17 @@ def cases():
             refused=f"{name}.bin nor {name}.bin.gz",
         )
         for title, data, words in (
-            ("empty", b"", "are no whole number of records"),
+            ("empty", b"", "are not a whole number of records"),
             ("a byte short", files[name][:-1], "record 0 is cut off at offset 3072"),
             ("a byte too much", files[name] + b"x", "record 1 is cut off at offset 3074"),
-            ("text", b"<!DOCTYPE html>", "are no whole number of records"),
+            ("text", b"<!DOCTYPE html>", "are not a whole number of records"),
             ("label 10", b"\x0a" + files[name][1:], "has label 10, num_classes is 10"),
             ("label 255", b"\xff" + files[name][1:], "has label 255"),
-            ("CIFAR-100's two labels", b"\1" + files[name], "are no whole number of records of 3073"),
+            ("CIFAR-100's two labels", b"\1" + files[name], "are not a whole number of records of 3073"),
         ):
             yield Case(f"{name}, {title}", {**good, **packed({name: data})}, refused=words)
         yield Case(f"{name}, cut gzip", {**good, f"{name}.bin.gz": good[f"{name}.bin.gz"][:-9]}, refused=f"{name}.bin.gz")
     pickled = {name: pickle.dumps({"data": pixels[:0], "labels": []}) for name, (pixels, _) in batches.items()}
-    yield Case("the version for Python", pickled, refused="take CIFAR-10's binary version", on_purpose=BINARY)
+    yield Case("the version for Python", pickled, refused="use CIFAR-10's binary version", on_purpose=BINARY)
     below = {f"cifar-10-batches-bin/{name}": data for name, data in packed(files).items()}
     yield Case("in the folder of its archive", below, refused="/cifar-10-batches-bin")

@@ -123,7 +123,7 @@ def odd(draw):
     yield case(
         "a tensor of the index is in no file",
         {first: a, second: {"c": numpy.ones(1)}, INDEX: index_of(both)},
-        words="tensor 'b' is missing, which the index says is here",
+        words="tensor 'b' is missing, although the index says that it is here",
     )
     yield case(
         "a tensor is in the other file", {first: a | b, second: {"c": numpy.ones(1)}, INDEX: index_of(both)}, words="tensor 'b' is missing"
@@ -146,7 +146,7 @@ def odd(draw):
     yield case("the index is a Git LFS pointer", {first: a, second: b, INDEX: pointer}, words="is a Git LFS pointer, not the file")
     yield case("a file is empty", {first: a, second: b"", INDEX: index_of(both)}, words=f"{second}: has 0 bytes")
     yield case(
-        "a file is a page", {first: a, second: b"<html>not found</html>", INDEX: index_of(both)}, words="is text, no safetensors file"
+        "a file is a page", {first: a, second: b"<html>not found</html>", INDEX: index_of(both)}, words="is text, not a safetensors file"
     )
     for name, data, words in [
         ("empty", b"", INDEX),
@@ -157,9 +157,9 @@ def odd(draw):
         ("with an empty map", index_of({}), "'weight_map'"),
         ("with a map that is a list", index_of([]), "'weight_map'"),
         ("with a number", index_of({"a": 1}), "lies in something"),
-        ("with a path", index_of({"a": "../x.safetensors"}), "no name of a file beside"),
-        ("with a path from the top", index_of({"a": "/etc/passwd"}), "no name of a file beside"),
-        ("with a tensor twice", b'{"weight_map": {"a": "x", "a": "y"}}', "is there twice"),
+        ("with a path", index_of({"a": "../x.safetensors"}), "not the name of a file beside"),
+        ("with a path from the top", index_of({"a": "/etc/passwd"}), "not the name of a file beside"),
+        ("with a tensor twice", b'{"weight_map": {"a": "x", "a": "y"}}', "appears twice"),
     ]:
         yield case(f"an index {name}", {first: a, second: b, INDEX: data}, words=words)
     yield case(

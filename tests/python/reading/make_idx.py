@@ -83,8 +83,8 @@ def cases():
         start = 4 + 4 * data[3]
         yield Case(f"{part} missing", {key: value for key, value in base.items() if key != name}, refused=f"{name} nor {name}.gz")
         for title, wrong, words in (
-            ("empty", b"", "bytes are no IDX header"),
-            ("three bytes", data[:3], "bytes are no IDX header"),
+            ("empty", b"", "bytes are not an IDX header"),
+            ("three bytes", data[:3], "bytes are not an IDX header"),
             ("header cut off", data[: start - 1], "the header is cut off"),
             ("a byte short", data[:-1], f"the header promises {len(data) - start} bytes, there are {len(data) - start - 1}"),
             ("a byte too much", data + b"\0", f"the header promises {len(data) - start} bytes, there are {len(data) - start + 1}"),
@@ -97,7 +97,7 @@ def cases():
             (
                 "one dimension more",
                 idx(numpy.frombuffer(data[start:], numpy.uint8).reshape(1, *struct.unpack(f">{data[3]}I", data[4:start]))),
-                "are due",
+                " expected",
             ),
             ("none in it", idx(numpy.zeros((0, *[1] * (data[3] - 1)), numpy.uint8)), "it holds nothing"),
             ("cut gzip", gzip.compress(data, mtime=0)[:-9], name),
@@ -107,7 +107,7 @@ def cases():
     yield Case(
         "test pictures of another size",
         {**base, NAMES["test"]: idx(odd)},
-        refused="take all four files of the same data set",
+        refused="use all four files of the same data set",
         on_purpose="a model takes one size",
     )
     for label in (10, 255):

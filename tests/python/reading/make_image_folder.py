@@ -177,11 +177,11 @@ def parts():
     yield case("words of parts within names of classes", pictures("test_tube", "beaker"))
     yield case("words that begin as names of parts", pictures("valley", "testudo", "training-shoes", "devil"))
     for names, words in {
-        ("test", "val"): "its folders test and val bear names of parts",
-        ("train", "test"): "its folders test and train bear names of parts",
+        ("test", "val"): "its folders test and val have names of parts",
+        ("train", "test"): "its folders test and train have names of parts",
         ("seg_train", "seg_test"): "its folders seg_test and seg_train bear",
         ("training_set", "test_set"): "test_set and training_set bear",
-        ("val",): "its folders val bear names of parts",
+        ("val",): "its folders val have names of parts",
         ("train2017", "val2017"): "train2017 and val2017",
     }.items():
         yield refusal(f"parts without classes: {' '.join(names)}", pictures(*names), words, PARTS)

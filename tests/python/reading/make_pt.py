@@ -190,11 +190,11 @@ def values():
         "a name like a path", saved({"../w": ones}), "looks like a path", "such a name is no parameter's, and other tools make a path of it"
     )
     yield case("an empty name", saved({"": ones}), "is empty", "such a name is no parameter's")
-    yield case("one name by two ways", saved({"a.b": ones, "a": {"b": ones}}), "is there twice", "one of the two would be lost")
+    yield case("one name by two ways", saved({"a.b": ones, "a": {"b": ones}}), "appears twice", "one of the two would be lost")
     yield case(
         "expanded",
         saved({"w": torch.ones(1).expand(4)}),
-        "of an expanded tensor save its clone()",
+        "save the clone() of an expanded tensor",
         "a few bytes could otherwise claim any memory",
     )
     yield case("conjugate", saved({"w": torch.tensor([1 + 2j]).conj()}))
@@ -234,16 +234,16 @@ def others(draw):
             f"the format before 1.6: {name}",
             {FILE: old[:128]},
             {},
-            "before version 1.6",
+            "PyTorch before 1.6",
             "it is several pickles in a row, of 2020 and before; saving again in Python is a line",
         )
     yield case("a pickle", pickle.dumps({"w": [1, 2]}), "x.pt")
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         archive.addfile(tarfile.TarInfo("sys_info"))
-    yield case("a tar archive", stream.getvalue(), "is no zip archive")
+    yield case("a tar archive", stream.getvalue(), "is not a zip archive")
     yield case("nothing", b"", "has 0 bytes")
-    yield case("text", b"step-00000010\n" * 9, "is no zip archive")
+    yield case("text", b"step-00000010\n" * 9, "is not a zip archive")
     yield case(
         "a Git LFS pointer",
         b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123\n",

@@ -152,7 +152,7 @@ def headers():
     yield case("a header longer than the file", struct.pack("<Q", 99) + b'{"w":', "a header of 99 bytes in a file of 13")
     yield case("a header above 100 MB", struct.pack("<Q", 100_000_001) + b"{}", "more than the 100000000 allowed")
     yield case("a length of 2^63", struct.pack("<Q", 1 << 63) + b"{}", "more than the 100000000 allowed")
-    yield case("text", b"step-00000010\nxxh3 0123456789abcdef\n", "is text, no safetensors file: it begins with 'step-000'")
+    yield case("text", b"step-00000010\nxxh3 0123456789abcdef\n", "is text, not a safetensors file: it begins with 'step-000'")
     yield case("a page", b"<!DOCTYPE html>\n<html>no such file</html>\n", "is text")
     yield case(
         "a Git LFS pointer",
@@ -174,7 +174,7 @@ def headers():
         ("the same bytes", {"a": entry(), "b": entry()}, "(overlap)"),
         ("hole", {"a": entry(), "b": entry(shape=(1,), offsets=(3, 4))}, "(gap)"),
         ("hole at the start", {"a": entry(offsets=(1, 3))}, "(gap)"),
-        ("bytes after the last", {"a": entry(shape=(1,), offsets=(0, 1))}, "bytes after the last tensor belong to none"),
+        ("bytes after the last", {"a": entry(shape=(1,), offsets=(0, 1))}, "bytes after the last tensor belong to no tensor"),
         ("beyond the end", {"a": entry(shape=(9,), offsets=(0, 9))}, "ends at 9"),
         ("offsets reversed", {"a": entry(offsets=(2, 0))}, "before it begins"),
         ("more bytes than the shape", {"a": entry("U8", (1,))}, "span 2 bytes, dtype and shape need 1"),
@@ -193,17 +193,17 @@ def headers():
         ("an entry that is a list", {"a": [1]}, "is not an object"),
         ("metadata with a number", {"__metadata__": {"a": 1}, "w": entry()}, "'__metadata__'"),
         ("metadata that is a list", {"__metadata__": [], "w": entry()}, "'__metadata__'"),
-        ("a field of another kind", {"a": entry(stride=[1])}, "is no field of the format"),
+        ("a field of another kind", {"a": entry(stride=[1])}, "is not a field of the format"),
     ]:
         size = {"overlap": 3, "hole": 4, "hole at the start": 3}.get(name, 2)
         yield case(name, raw(header, b"abcd"[:size]), words, PURPOSE.get(name, ""))
-    yield case("a name twice", raw('{"a":%s,"a":%s}' % ((json.dumps(entry()),) * 2), two), "is there twice", PURPOSE["a name twice"])
-    yield case("a field twice", raw('{"a":{"dtype":"U8","dtype":"I8","shape":[2],"data_offsets":[0,2]}}', two), "is there twice")
-    yield case("metadata twice", raw('{"__metadata__":{},"__metadata__":{"a":"b"},"w":%s}' % json.dumps(entry()), two), "is there twice")
+    yield case("a name twice", raw('{"a":%s,"a":%s}' % ((json.dumps(entry()),) * 2), two), "appears twice", PURPOSE["a name twice"])
+    yield case("a field twice", raw('{"a":{"dtype":"U8","dtype":"I8","shape":[2],"data_offsets":[0,2]}}', two), "appears twice")
+    yield case("metadata twice", raw('{"__metadata__":{},"__metadata__":{"a":"b"},"w":%s}' % json.dumps(entry()), two), "appears twice")
     yield case(
         "metadata with a key twice",
         raw('{"__metadata__":{"a":"1","a":"2"},"w":%s}' % json.dumps(entry()), two),
-        "is there twice",
+        "appears twice",
         "one of the two values would be lost",
     )
     yield case("bytes behind the header's object", raw(json.dumps({"w": entry()}) + "x", two), FILE)

@@ -71,7 +71,7 @@ def special(name, kind, target=""):
 
 
 def read(shards):
-    """Of several shards, one behind the other."""
+    """Of several shards, one after the other."""
     keys, labels, pixels = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         paths = []
@@ -196,15 +196,15 @@ def labels():
     for text in ("3", " 3", "3 ", "3\n", "\t3\r\n", "+3", "03", "0003", "-0", "9", "0"):
         yield case(f"label {text!r}", tar([("0.cls", text.encode()), ("0.png", picture(0))]))
     for text in ("", " ", "1.0", "cat", "3 4", "0x3", "+-3", "--3", "3,", "\ufeff3", "1e0"):
-        yield refusal(f"label {text!r}", tar([("0.cls", text.encode()), ("0.png", picture(0))]), "is no whole number")
+        yield refusal(f"label {text!r}", tar([("0.cls", text.encode()), ("0.png", picture(0))]), "is not a whole number")
     for text in ("-1", "10", "1000", "9" * 30):
         yield refusal(
             f"label {text!r}",
             tar([("0.cls", text.encode()), ("0.png", picture(0))]),
-            "no class below num_classes 10",
+            "not a class below num_classes 10",
             "a class beyond num_classes",
         )
-    yield refusal("label '1_0'", tar([("0.cls", b"1_0"), ("0.png", picture(0))]), "is no whole number", "Python's int reads 1_0 as 10")
+    yield refusal("label '1_0'", tar([("0.cls", b"1_0"), ("0.png", picture(0))]), "is not a whole number", "Python's int reads 1_0 as 10")
 
 
 def passed_over():
@@ -249,7 +249,7 @@ def refused():
         "one extension twice, in other letters", tar([("a.png", picture(0)), ("a.PNG", picture(1)), ("a.cls", b"1")]), "is the second .png"
     )
     yield refusal("pictures before labels", tar(clean[1::2] + clean[::2]), "it has no .cls")
-    yield refusal("no label", tar(clean[1::2]), "one behind the other")
+    yield refusal("no label", tar(clean[1::2]), "one after the other")
     yield refusal("no picture", tar(clean[::2]), "it has no .jpg, .jpeg or .png; its members end in .cls")
     yield refusal(
         "another picture format", tar([("a.webp", b"x"), ("a.cls", b"1")]), "its members end in .webp .cls", "webp is not decoded"

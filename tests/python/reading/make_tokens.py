@@ -78,7 +78,7 @@ def drawn(draw, at):
         return read(name, {"a.bin": data, "a.idx": index(lengths, code)}, numpy.frombuffer(data, MEGATRON[code]), vocab)
     if kind == "wider":
         data = ids.astype(draw.choice(["<u4", "<i4", "<i8", "<u8"])).tobytes()
-        words = "its ids are taken for 16 bits" if vocab > 65536 else "every second of its 16-bit numbers is near 0"
+        words = "its ids are taken for 16 bits" if vocab > 65536 else "every second one of its 16-bit numbers is near 0"
         return refused(name, {"a.bin": data}, words, WIDTH, vocab)
     types = ["<u4", "<i4", "<i8", "<u8"] if kind == "wider npy" or vocab > 32768 else ["<u2", "<i2"]
     data = npy(ids.astype(draw.choice(types)), draw.choice([(1, 0), (2, 0), (3, 0)]))
@@ -92,7 +92,7 @@ def by_hand():
         yield read(f"npy of {type_}", {"a.npy": data}, numpy.load(io.BytesIO(data)), 256)
     for type_ in (">u2", ">i4", "<f4", "<f8", "?", "<c8", "S2"):
         wrong = ORDER if type_ in (">u2", ">i4") else "it holds no whole numbers"
-        yield refused(f"npy of {type_}", {"a.npy": npy(ids.astype(type_))}, "is no little-endian integer", wrong)
+        yield refused(f"npy of {type_}", {"a.npy": npy(ids.astype(type_))}, "is not a little-endian integer", wrong)
     yield refused("npy of two dimensions", {"a.npy": npy(ids.astype("<u2").reshape(3, 4))}, "'(3, 4)' is not one dimension", SHAPE)
     yield refused("npy of one number", {"a.npy": npy(numpy.array(5, dtype="<u2"))}, "'()' is not one dimension", SHAPE)
     yield refused("npy that is cut off", {"a.npy": npy(ids.astype("<u2"))[:-4]}, "number of tokens: 12, but the file holds 10")
@@ -130,18 +130,18 @@ def by_hand():
         token_bits=32,
     )
     yield refused(
-        "64 bits read as 32", {"a.bin": ids.astype("<i8").tobytes()}, "every second of its 32-bit numbers is near 0", WIDTH, token_bits=32
+        "64 bits read as 32", {"a.bin": ids.astype("<i8").tobytes()}, "every second one of its 32-bit numbers is near 0", WIDTH, token_bits=32
     )
     yield refused(
-        "an odd number of bytes", {"a.bin": ids.astype("<u2").tobytes()[:-1]}, "offset 22: its 23 bytes are no whole number of uint16"
+        "an odd number of bytes", {"a.bin": ids.astype("<u2").tobytes()[:-1]}, "offset 22: its 23 bytes are not a whole number of uint16"
     )
     yield refused(
-        "three bytes too few for 32 bits", {"a.bin": ids.astype("<u4").tobytes()[:-3]}, "no whole number of uint32", token_bits=32
+        "three bytes too few for 32 bits", {"a.bin": ids.astype("<u4").tobytes()[:-3]}, "not a whole number of uint32", token_bits=32
     )
     yield refused(
         "text", {"a.bin": b"to be, or not to be, that is the question\n"}, "all its bytes are text", "numpy reads any bytes as numbers"
     )
-    yield refused("zeros", {"a.bin": bytes(64)}, "every second of its 16-bit numbers is near 0", WIDTH)
+    yield refused("zeros", {"a.bin": bytes(64)}, "every second one of its 16-bit numbers is near 0", WIDTH)
     yield read("zeros, by setting", {"a.bin": bytes(64)}, numpy.zeros(32), token_bits=16)
     yield read(
         "a vocabulary of three",
@@ -165,10 +165,10 @@ def by_hand():
     for magic, version in ((20240520, 2), (20240801, 1)):
         yield refused(f"llm.c's {magic}, version {version}", {"a.bin": llm(ids, magic, version, "<u2")}, f"offset 4, version: {version}")
     wide = ids.astype("<i4").tobytes()
-    yield refused("Megatron's floats", {"a.bin": wide, "a.idx": index([12], 6)}, "offset 17, dtype: 6 is no integer")
+    yield refused("Megatron's floats", {"a.bin": wide, "a.idx": index([12], 6)}, "offset 17, dtype: 6 is not an integer")
     yield refused("Megatron's index of version 2", {"a.bin": wide, "a.idx": index([12], 4, version=2)}, "offset 9, version: 2")
     yield refused(
-        "Megatron's older index", {"a.bin": wide, "a.idx": index([12], 4, magic=b"TNTIDX\x00\x00\x00")}, "offset 0, magic: it is no index"
+        "Megatron's older index", {"a.bin": wide, "a.idx": index([12], 4, magic=b"TNTIDX\x00\x00\x00")}, "offset 0, magic: it is not an index"
     )
     yield refused("Megatron's index that is cut off", {"a.bin": wide, "a.idx": index([12] * 9, 4)[:40]}, "offset 18, sequences: 9")
     yield refused(

@@ -256,9 +256,9 @@ TEST_CASE(
     };
   };
   CHECK_THAT(error_of(with_forward([](const at::Tensor& x) { return x * (x.sum().item<double>() > 0 ? 1 : 2); })),
-             Catch::Contains("rank 0, compute, step 4: cuda_graphs: forward or backward does what can't be a graph of "
-                             "the device: item:") &&
-                 Catch::Contains("take out of it what reads a value"));
+             Catch::Contains("rank 0, compute, step 4: cuda_graphs: forward or backward does something that a graph "
+                             "can't capture: item:") &&
+                 Catch::Contains("remove whatever reads a value"));
   CHECK_THAT(error_of(with_forward([](const at::Tensor& x) { return x + torch::ones({3}).to(FakeDevice::device()); })),
              Catch::Contains("a copy between host and device"));
   CHECK_THAT(error_of(with_forward([](const at::Tensor& x) { return x.cpu(); })),
@@ -271,9 +271,9 @@ TEST_CASE(
                  return lost->forward(dynamic_cast<GraphNetImpl&>(model).forward(input));
                };
              }),
-             Catch::Contains("cuda_graphs: a troupe::nn::Dropout is no part of the model"));
+             Catch::Contains("cuda_graphs: a troupe::nn::Dropout is not part of the model"));
   CHECK_THAT(error_of([](SmallTraining& small) { small.jobs.options.strategy.switch_at = "8:diloco"; }),
-             Catch::Contains("cuda_graphs: strategy ddp with switch_at goes over"));
+             Catch::Contains("cuda_graphs: strategy ddp with switch_at moves to"));
   CHECK_THAT(error_of([](SmallTraining&) {}, "fsdp full_shard"),
              Catch::Contains("cuda_graphs: strategy fsdp does more"));
 }

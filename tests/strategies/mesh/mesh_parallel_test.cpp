@@ -574,7 +574,7 @@ TEST_CASE("[X04] a mesh refuses a saved moment that has not the shape of its par
   run.run();
   REQUIRE_FALSE(run.errors.empty());
   CHECK_THAT(run.errors.front(),
-             Catch::Contains("layers.0.attention.out.weight.exp_avg has not the shape of its parameter"));
+             Catch::Contains("layers.0.attention.out.weight.exp_avg does not have the shape of its parameter"));
 }
 
 TEST_CASE("[X04] without copies a lost rank of fsdp ends the job with state lost, and says what keeps them") {
@@ -584,7 +584,7 @@ TEST_CASE("[X04] without copies a lost rank of fsdp ends the job with state lost
   run.run();
   REQUIRE(run.over);
   CHECK((run.over->report.code == ErrorCode::state_lost));
-  CHECK_THAT(run.over->report.remedy, Catch::Contains("snapshot_every keeps copies"));
+  CHECK_THAT(run.over->report.remedy, Catch::Contains("set snapshot_every to keep copies"));
 }
 
 TEST_CASE("[X04] a mesh whose ranks are not there any more ends with state lost, and says what it needs") {
@@ -896,8 +896,8 @@ TEST_CASE("[X02] what a pipeline can't run is refused on one line with the reaso
   CHECK_THAT(refused([](MeshRun& r) {
                use_chain(r, {0, 2, 1});
              }),
-             Catch::Contains("calls block c where block b was to come"));
-  CHECK_THAT(refused([](MeshRun& r) { use_chain(r, {0, 1, 1, 2}); }), Catch::Contains("calls block b where block c"));
+             Catch::Contains("calls block c, but block b was expected"));
+  CHECK_THAT(refused([](MeshRun& r) { use_chain(r, {0, 1, 1, 2}); }), Catch::Contains("calls block b, but block c"));
   CHECK_THAT(refused([](MeshRun& r) { use_chain(r, {0, 1}); }), Catch::Contains("did not call block c"));
   CHECK_THAT(refused([](MeshRun& r) { r.model.n_layer = 1; }), Catch::Contains("1 blocks can't be cut into 2 stages"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.comm_hook = "bf16"; }), Catch::Contains("comm_hook"));
@@ -923,20 +923,21 @@ TEST_CASE("[X02] what a pipeline can't run is refused on one line with the reaso
                };
              }),
              Catch::Contains("buffer counter is outside of all blocks"));
-  CHECK_THAT(refused([](MeshRun& r) { r.config.pipeline_costs = "1,x"; }), Catch::Contains("'x' is none of"));
+  CHECK_THAT(refused([](MeshRun& r) { r.config.pipeline_costs = "1,x"; }),
+             Catch::Contains("'x' is neither parameters nor measured"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.pipeline_costs = "1,2"; }),
-             Catch::Contains("2 costs, and the model 8 blocks"));
+             Catch::Contains("2 costs, and the model has 8 blocks"));
   CHECK_THAT(refused([](MeshRun& r) { use_pairs(r); }), Catch::Contains("does not return one tensor"));
   CHECK_THAT(mesh_error([](MeshRun& r) { r.config.mesh = "dp=2"; }, 2, "zero1"),
              Catch::Contains("strategy zero1 has no mesh"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2", r.config.fsdp_mode = "hybrid_shard"; }),
-             Catch::Contains("'hybrid_shard' has no place in the mesh dp=1,fsdp=2,tp=1,pp=1"));
+             Catch::Contains("'hybrid_shard' does not fit the mesh dp=1,fsdp=2,tp=1,pp=1"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2", r.config.param_dtype = "bfloat16"; }),
              Catch::Contains("param_dtype"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2", r.config.fsdp_shard_size = 4; }),
-             Catch::Contains("fsdp_shard_size: 4 is not what the mesh"));
+             Catch::Contains("fsdp_shard_size: 4 does not fit the mesh"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2,pp=2", r.config.fsdp_sync_micro_batches = true; }, 4),
-             Catch::Contains("fsdp_sync_micro_batches: a pipeline's micro-batches"));
+             Catch::Contains("fsdp_sync_micro_batches: a pipeline has several micro-batches"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2,pp=2", r.config.pipeline_costs = "measured"; }, 4),
              Catch::Contains("pipeline_costs: 'measured' runs all blocks"));
   for (const auto& text : {refused([](MeshRun& r) {

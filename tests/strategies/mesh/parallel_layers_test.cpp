@@ -114,16 +114,17 @@ TEST_CASE(
 }
 
 TEST_CASE("[X03] a plan that can't be is refused on one line, naming the entry") {
-  CHECK_THAT(plan_error("up"), Catch::Contains("'up' says not how"));
+  CHECK_THAT(plan_error("up"), Catch::Contains("'up' does not say how"));
   CHECK_THAT(plan_error("up: colunm"),
-             Catch::Contains("'colunm' is none of column, gather, row, vocabulary, sequence, whole"));
-  CHECK_THAT(plan_error("up: row/2"), Catch::Contains("only column has parts"));
-  CHECK_THAT(plan_error("upp: column"), Catch::Contains("'upp' fits no module"));
-  CHECK_THAT(plan_error("norm: column"), Catch::Contains("norm can't be shared so"));
+             Catch::Contains("'colunm' is not one of column, gather, row, vocabulary, sequence, whole"));
+  CHECK_THAT(plan_error("up: row/2"), Catch::Contains("only column takes a number of parts"));
+  CHECK_THAT(plan_error("upp: column"), Catch::Contains("'upp' matches no module"));
+  CHECK_THAT(plan_error("norm: column"), Catch::Contains("norm can't be shared this way"));
   CHECK_THAT(plan_error("hidden: row"), Catch::Contains("hidden is a dropout"));
-  CHECK_THAT(plan_error("up: whole"), Catch::Contains("up can't be shared so"));
-  CHECK_THAT(plan_error("rows: column"), Catch::Contains("rows can't be shared so"));
-  CHECK_THAT(plan_error("up: column, *: column"), Catch::Contains("can't be shared so") || Catch::Contains("twice"));
+  CHECK_THAT(plan_error("up: whole"), Catch::Contains("up can't be shared this way"));
+  CHECK_THAT(plan_error("rows: column"), Catch::Contains("rows can't be shared this way"));
+  CHECK_THAT(plan_error("up: column, *: column"),
+             Catch::Contains("can't be shared this way") || Catch::Contains("twice"));
   CHECK((plan_error("upp?: column, {").find('\n') == std::string::npos));
   CHECK((plan_error("{up: column, upp?: row}").empty()));
   CHECK_THROWS_WITH((ParameterCut{0, 3, 2, 0}.runs(9, "layer.weight")),

@@ -158,7 +158,7 @@ TEST_CASE("[X02] blocks are cut into stages so that the largest stage is as smal
   const auto found = balance_stages(costs, 3);
   CHECK((std::max({sum(found[0], found[1]), sum(found[1], found[2]), sum(found[2], found[3])}) == least));
   CHECK((parse_costs("1,2.5,0", 3) == std::vector<double>{1, 2.5, 0}));
-  CHECK_THROWS_WITH(parse_costs("1,2", 3), Catch::Contains("2 costs, and the model 3 blocks"));
+  CHECK_THROWS_WITH(parse_costs("1,2", 3), Catch::Contains("2 costs, and the model has 3 blocks"));
   CHECK_THROWS_WITH(parse_costs("1,x,2", 3), Catch::Contains("'x'"));
 }
 
@@ -182,11 +182,11 @@ TEST_CASE("[X04] a mesh gives each rank one place, and neighbours in tp neighbou
 TEST_CASE("[X04] a mesh that can't be is refused on one line with the reason") {
   CHECK_THAT(mesh_refusal("dp=2,pp=2", 8), Catch::Contains("is for 4 ranks, and the job has 8"));
   CHECK_THAT(mesh_refusal("pp=3", 8), Catch::Contains("the job has 8"));
-  CHECK_THAT(mesh_refusal("pp=2,xp=2", 8), Catch::Contains("'xp' is none of dp, fsdp, tp, pp"));
+  CHECK_THAT(mesh_refusal("pp=2,xp=2", 8), Catch::Contains("'xp' is not one of dp, fsdp, tp, pp"));
   CHECK_THAT(mesh_refusal("pp=two", 8), Catch::Contains("pp needs a number"));
   CHECK_THAT(mesh_refusal("pp=0", 8), Catch::Contains("pp needs a number"));
   CHECK_THAT(mesh_refusal("pp", 8), Catch::Contains("pp needs a number"));
-  CHECK_THAT(mesh_refusal("pp=2,pp=4", 8), Catch::Contains("pp is there twice"));
+  CHECK_THAT(mesh_refusal("pp=2,pp=4", 8), Catch::Contains("pp appears twice"));
   CHECK_THAT(mesh_refusal("dp=2,fsdp=2,pp=2", 16), Catch::Contains("is for 8 ranks, and the job has 16"));
   CHECK_THAT(mesh_refusal("dp=32768,fsdp=32768,tp=32768,pp=32768", 16),
              Catch::Contains("is for 1152921504606846976 ranks"));

@@ -254,7 +254,7 @@ TEST_CASE("[D16] a parameter that would be updated in some steps only is refused
       auto& weight = dynamic_cast<testing::SmallMlpImpl&>(module).second->weight;
       weight.set_data(weight.detach().t().contiguous().t());
     };
-    refused = "parameter second.weight has got another shape, dtype or strides";
+    refused = "parameter second.weight has changed its shape, dtype or strides";
   }
   CHECK_THAT(joined(training.run().errors), Catch::Contains("early_update") && Catch::Contains(refused));
 }
@@ -270,7 +270,7 @@ TEST_CASE("[D16] every step has the same optimizer, early or not") {
     auto& compute = system.compute();
     compute.backward(compute.strategy().replicated_tensors()[0].second.sum().set_requires_grad(true), 8);
     CHECK_THROWS_WITH(compute.step(*another, 0.1),
-                      Catch::Contains("it was given another optimizer than the steps before"));
+                      Catch::Contains("it was given a different optimizer than earlier steps"));
     throw Error(ErrorCode::user, "test", "over");
   };
   CHECK_THAT(joined(training.run().errors), Catch::Contains("over"));
@@ -326,9 +326,9 @@ TEST_CASE(
     const auto [input, target] = testing::small_batch(step);
     compute.expect_rate(other_rate ? 0.2 : 0.1);
     compute.backward(torch::nn::functional::cross_entropy(training.forward(model, input), target), 16);
-    const char* what = other_rate ? "another rate" : "another optimizer";
+    const char* what = other_rate ? "a different rate" : "a different optimizer";
     CHECK_THROWS_WITH(compute.step(other_rate ? *used : *another, 0.1),
-                      Catch::Contains("its update was begun in backward") && Catch::Contains(what));
+                      Catch::Contains("backward has begun the update") && Catch::Contains(what));
     CHECK(at::equal(model.parameters()[0], before));
     throw Error(ErrorCode::user, "test", "over");
   };

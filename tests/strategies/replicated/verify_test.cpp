@@ -84,7 +84,7 @@ TEST_CASE(
   if (optimizer == "sgd") CHECK_FALSE(agree(outcome.moments, 6));
   REQUIRE(outcome.notices.size() == 1);
   CHECK_THAT(outcome.notices[0],
-             Catch::Contains("step 7: rank " + std::to_string(culprit) + " holds other parameters than ranks ") &&
+             Catch::Contains("step 7: rank " + std::to_string(culprit) + " holds different parameters from ranks ") &&
                  Catch::Contains("healed"));
 }
 
@@ -106,8 +106,8 @@ TEST_CASE(
     "it") {
   const auto stopped = train(2, 1, "heal");
   for (const auto& error : stopped.errors)
-    CHECK_THAT(error, Catch::Contains("rank 1 holds other parameters than rank 0") &&
-                          Catch::Contains("nobody knows which is right"));
+    CHECK_THAT(error, Catch::Contains("rank 1 holds different parameters from rank 0") &&
+                          Catch::Contains("so it is unknown which is right"));
   const int culprit = GENERATE(0, 1);  // trusted, even where it is wrong
   const auto trusted = train(2, culprit, "rank_0");
   for (const auto& error : trusted.errors) CHECK(error == "");
@@ -118,7 +118,7 @@ TEST_CASE(
 
 TEST_CASE("[L05] fault 31: the config may stop the job at any divergence, or never look") {
   for (const auto& error : train(3, 1, "stop").errors)
-    CHECK_THAT(error, Catch::Contains("rank 1 holds other parameters than ranks 0, 2"));
+    CHECK_THAT(error, Catch::Contains("rank 1 holds different parameters from ranks 0, 2"));
   const auto blind = train(3, 1, "stop", "sgd", 0);
   for (const auto& error : blind.errors) CHECK(error == "");
   CHECK(blind.weights[0].back() != blind.weights[1].back());

@@ -224,12 +224,12 @@ TEST_CASE("[C03] a manifest with a right hash and wrong content is refused with 
   };
   const Hostile hostiles[] = {
       {R"("format_version": 1)", R"("format_version": 2)", "format version 2"},
-      {R"("format": "troupe checkpoint")", R"("format": "other")", "not one of a Troupe checkpoint"},
+      {R"("format": "troupe checkpoint")", R"("format": "other")", "not that of a Troupe checkpoint"},
       {R"("step": 20)", R"("step": 21)", "step 21"},
       {R"("step": 20)", R"("step": -1)", "'step'"},
       {R"("step": 20)", R"("step": 18446744073709551615)", "'step'"},
       {R"("step": 20)", R"("step": 1e300)", "'step'"},
-      {R"("step": 20,)", R"("step": 20, "step": 20,)", "'step' is there twice"},
+      {R"("step": 20,)", R"("step": 20, "step": 20,)", "'step' appears twice"},
       {R"("step": 20,)", "", "'step' is missing"},
       {R"("ranks": 2)", R"("ranks": 3)", "rank-00002.json"},
       {R"("ranks": 2)", R"("ranks": 1000000000000)", "ranks"},
@@ -254,7 +254,7 @@ TEST_CASE("[C03] a manifest with a right hash and wrong content is refused with 
       {weight, R"("slices":[{"file":"rank-00000.safetensors","offsets":[1,0],"shape":[3,4]}]})", "reaches out"},
       {weight, R"("slices":[{"file":"rank-00000.safetensors","offsets":[0,0],"shape":[4,3]}]})", "reaches out"},
       {weight, R"("slices":[{"file":"rank-00009.safetensors","offsets":[0,0],"shape":[3,4]}]})", "does not list"},
-      {weight, R"("slices":[{"file":"rank-00000.json","offsets":[0,0],"shape":[3,4]}]})", "no safetensors file"},
+      {weight, R"("slices":[{"file":"rank-00000.json","offsets":[0,0],"shape":[3,4]}]})", "not a safetensors file"},
       {weight,
        R"("slices":[{"file":"rank-00000.safetensors","offsets":[0,0],"shape":[2,4]},{"file":"rank-00000.safetensors","offsets":[2,0],"shape":[1,4]}]})",
        "two slices"},
@@ -364,7 +364,7 @@ TEST_CASE("[C03] if no checkpoint is good, the load says why of each") {
   const TwoCheckpoints two;
   fs::remove(two.older + "/manifest.json");
   fs::remove(two.newer + "/rank-00000.json");
-  CHECK_THROWS_WITH(load_checkpoint(two.scratch.path(), "latest"), Contains("none of its 2 checkpoints is good") &&
+  CHECK_THROWS_WITH(load_checkpoint(two.scratch.path(), "latest"), Contains("none of its 2 checkpoints is usable") &&
                                                                        Contains("step-00000010/manifest.json") &&
                                                                        Contains("step-00000020/rank-00000.json"));
 }

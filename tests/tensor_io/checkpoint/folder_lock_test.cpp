@@ -49,7 +49,7 @@ TEST_CASE("[R2] a folder is one job's, and a second one is refused, with flock a
     first.sign();
     const auto why = refusal(file, options);
     CHECK_THAT(why, Catch::Contains("the folder: another job (process ") && Catch::Contains(" since 20") &&
-                        Catch::Contains("has this folder, and goes on; take another"));
+                        Catch::Contains("is using this folder; take another"));
   }
   CHECK(refusal(file, options).empty());
 }
@@ -58,7 +58,7 @@ TEST_CASE("[R2] a checkpoint folder is locked without a file in it, where flock 
   const testing::ScratchDirectory folder;
   const auto lock = lock_directory(folder.path());
   CHECK(std::filesystem::is_empty(folder.path()));
-  CHECK_THAT(refusal(folder.path(), {}), Catch::Contains("another job has this folder"));
+  CHECK_THAT(refusal(folder.path(), {}), Catch::Contains("another job is using this folder"));
 }
 
 TEST_CASE("[R2] where no flock is known a folder is free 30 s after its holder's last sign of life") {

@@ -119,10 +119,10 @@ TEST_CASE("[K03] a .pt whose tensor reaches an element outside of its storage is
       {"has a negative stride", {.offset = 7, .strides = {-1}}},
       {"has a negative size", {.sizes = {-8}}},
       {"has a negative size", {.sizes = {-2, -4}, .strides = {4, 1}}},
-      {"has more bytes than 63 bits count", {.sizes = {4194305, 4194305, 211106198978564}, .strides = {0, 0, 0}}},
-      {"has more bytes than 63 bits count", {.sizes = {0, kHuge}, .strides = {1, 1}}},
-      {"reaches more elements than 63 bits count", {.sizes = {3}, .strides = {kHuge}}},
-      {"reaches more elements than 63 bits count", {.offset = kHuge, .sizes = {2}, .strides = {kHuge}}},
+      {"has more bytes than 63 bits can count", {.sizes = {4194305, 4194305, 211106198978564}, .strides = {0, 0, 0}}},
+      {"has more bytes than 63 bits can count", {.sizes = {0, kHuge}, .strides = {1, 1}}},
+      {"reaches more elements than 63 bits can count", {.sizes = {3}, .strides = {kHuge}}},
+      {"reaches more elements than 63 bits can count", {.offset = kHuge, .sizes = {2}, .strides = {kHuge}}},
       {"has 1 sizes and 2 strides", {.strides = {1, 1}}},
       {"has 65 sizes", {.sizes = std::vector<std::int64_t>(65, 1), .strides = std::vector<std::int64_t>(65, 1)}},
       {"has a storage of 9 elements, and the file 32 bytes for it", {.elements = 9, .sizes = {9}}},
@@ -223,7 +223,7 @@ TEST_CASE("[K03] a .pt with a value that is no plain tensor, or with a pickle th
       {call("collections\nOrderedDict", {tuple({})}), "holds a Python class ('collections.OrderedDict')"},
       {text("w") + "}b", "a state for something else"},
       {dict({{"w", call("torch._utils\n_rebuild_tensor_v3", {number(1), number(0), numbers({1}), numbers({1})})}}),
-       "tensor 'w' is not described"},
+       "tensor 'w' is not stored the way"},
       {dict({{"w", call("torch._utils\n_rebuild_tensor_v2", {Tensor().storage(), number(0), numbers({1}), numbers({1}),
                                                              "\x89", "}", dict({{"neg", "\x88"}, {"x", "\x88"}})})}}),
        "tensor 'w' has something that Troupe does not know, 'x'"},
@@ -231,14 +231,14 @@ TEST_CASE("[K03] a .pt with a value that is no plain tensor, or with a pickle th
                                                              "\x89", "}", dict({{"conj", "\x88"}})})}}),
        "tensor 'w' has something that Troupe does not know, 'conj'"},
       {dict({{"w", "cos\nsystem\n"}}), "tensor 'w' is a class"},
-      {dict({{"w", call("torch._utils\n_rebuild_tensor_v2", {number(1)})}}), "tensor 'w' is not described"},
+      {dict({{"w", call("torch._utils\n_rebuild_tensor_v2", {number(1)})}}), "tensor 'w' is not stored the way"},
       {dict({{"w", call("torch._utils\n_rebuild_tensor_v2", {number(1), number(0), numbers({1}), numbers({1})})}}),
-       "tensor 'w' is not described"},
+       "tensor 'w' is not stored the way"},
       {dict(
            {{"w", call("torch._utils\n_rebuild_tensor_v2", {number(1) + "Q", number(0), numbers({1}), numbers({1})})}}),
        "tensor 'w' has no storage"},
-      {dict({{"w", good}, {"w", good}}), "tensor 'w' is there twice"},
-      {dict({{"a.b", good}, {"a", dict({{"b", good}})}}), "tensor 'a.b' is there twice"},
+      {dict({{"w", good}, {"w", good}}), "tensor 'w' appears twice"},
+      {dict({{"a.b", good}, {"a", dict({{"b", good}})}}), "tensor 'a.b' appears twice"},
       {dict({{"../w", good}}), "the name '../w' looks like a path"},
       {dict({{std::string(5000, 'n'), good}}), "has 5000 bytes, more than the 4096 allowed"},
       {"}(N" + good + "u", "is neither a text nor a number"},
@@ -259,7 +259,7 @@ TEST_CASE("[K03] a .pt with a value that is no plain tensor, or with a pickle th
       {"\x8a\xff", "it ends too early"},
       {"\x8a\x09" + std::string(9, '\1'), "a number of more than 64 bits"},
       {"cos", "a name without an end"},
-      {"NNR", "a call of something that is no function"},
+      {"NNR", "a call of something that is not a function"},
       {"\x80\x04", "protocol 4, Troupe reads 2"},
       {"i", "opcode 105, which Troupe does not know"},
   }));
@@ -294,7 +294,7 @@ TEST_CASE("[K03] a .pt whose zip directory lies is refused") {
                for (const std::size_t at : {20, 24})
                  bytes.replace(entry(bytes, storage) + at, 4, "\xf0\xff\xff\x7f", 4);
              }),
-             Contains("its files have more bytes than it"));
+             Contains("its files have more bytes than the archive"));
   CHECK_THAT(damaged([&](auto& bytes) { bytes.replace(entry(bytes, storage) + 24, 4, "\xff\xff\xff\xff", 4); }),
              Contains("cannot be read"));
   CHECK_THAT(damaged([&](auto& bytes) { bytes.replace(entry(bytes, storage) + 42, 4, "\xf0\xff\xff\x7f", 4); }),

@@ -261,7 +261,7 @@ TEST_CASE("[D15] a rank that does not come is named when the deadline passes", "
       CHECK((failures[r]->report.code == ErrorCode::timeout ||
              (r == 2 && failures[r]->report.code == ErrorCode::aborted)));
       CHECK_THAT(failures[r]->text,
-                 Catch::Contains("rank 1 did not come within 300 ms") && Catch::Contains("bucket 0"));
+                 Catch::Contains("rank 1 did not arrive within 300 ms") && Catch::Contains("bucket 0"));
       CHECK(failures[r]->after < 10s);
     }
   }
@@ -303,7 +303,7 @@ TEST_CASE("ranks that never join are named when the group is set up", "[communic
       FAIL("made");
     } catch (const Error& error) {
       CHECK(error.code() == ErrorCode::timeout);
-      CHECK_THAT(error.what(), Catch::Contains("rank 1, rank 2 did not come within 100 ms"));
+      CHECK_THAT(error.what(), Catch::Contains("rank 1, rank 2 did not arrive within 100 ms"));
     }
   }
 }

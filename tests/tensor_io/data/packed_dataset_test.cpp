@@ -96,7 +96,7 @@ TEST_CASE("[U07] packed files that are not what their index says are refused") {
     change(packed);
     return packed.refusal();
   };
-  CHECK_THAT(refusal([](auto& p) { p.index["train"] = 6; }), Contains("have 10 samples, and it says 12"));
+  CHECK_THAT(refusal([](auto& p) { p.index["train"] = 6; }), Contains("have 10 samples, but it says 12"));
   CHECK_THAT(refusal([](auto& p) { p.index["passes"] = 0; }), Contains("no sample to train on"));
   CHECK_THAT(refusal([](auto& p) { p.index["format"] = 2; }), Contains("the format is not 1"));
   CHECK_THAT(refusal([](auto& p) { p.index["fields"][0]["dtype"] = "F64"; }),

@@ -121,7 +121,7 @@ TEST_CASE("[S05] a picture that is cut off, foreign or absurdly large is refused
   auto odd = content_of(folder / "pictures/full_chroma.jpg");
   odd[odd.find("\xff\xc0") + 11] = 0x31;  // three times as many columns of light as of colour
   for (const auto& content : {odd, content_of(folder / "pictures/ink_420.jpg")})
-    refused(content, "4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1 and grey, of CMYK 4:4:4");
+    refused(content, "4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1 and grey, or 4:4:4 for CMYK");
   const auto png = content_of(folder / "pictures/plain.png");
   for (const auto bytes : {png.size() / 2, png.size() - 14, std::size_t{20}}) refused(png.substr(0, bytes), "offset ");
   auto flipped = png;
@@ -381,7 +381,7 @@ TEST_CASE("[S05] token shards and MNIST's files are read as numpy and gzip write
   testing::write_text(folder / "tokens/large.bin", large.substr(0, large.size() - 2));
   tokens.paths = {folder / "tokens/large.bin"};
   CHECK_THROWS_WITH(read_tokens(tokens),
-                    Catch::Contains("offset 1064") && Catch::Contains("no whole number of uint32"));
+                    Catch::Contains("offset 1064") && Catch::Contains("not a whole number of uint32"));
   auto options = pictures("mnist", folder / "mnist");
   options.in_channels = 1;
   options.image_size = 0;

@@ -76,13 +76,14 @@ TEST_CASE("[S05] a damaged or foreign token shard is refused with file, offset a
     testing::write_text(path, content);
     CHECK_THROWS_WITH(read_tokens(options({path})), Catch::Contains(path) && Catch::Contains(reason));
   };
-  refused("abc", "offset 2: its 3 bytes are no whole number of uint16");
+  refused("abc", "offset 2: its 3 bytes are not a whole number of uint16");
   refused(llm_header(20240520, 2, 6) + words(counting(0, 6)), "offset 4, version: 2");
   refused(llm_header(20240520, 1, 7) + words(counting(0, 6)), "offset 8, number of tokens: 7, but the file holds 6");
   refused(llm_header(20240520, 1, 0xffffffff) + words(counting(0, 6)), "offset 8, number of tokens: 4294967295");
   SECTION("too few tokens") {
     testing::write_text(path, words(counting(0, 4)));
-    CHECK_THROWS_WITH(read_tokens(options({path})), Catch::Contains("4 tokens to train on are not one sample of 4"));
+    CHECK_THROWS_WITH(read_tokens(options({path})),
+                      Catch::Contains("4 tokens to train on are too few for one sample of 4"));
   }
   SECTION("an id beyond the vocabulary") {
     auto ids = counting(0, 12);
@@ -153,7 +154,7 @@ TEST_CASE("[D5] ids without a header are never read with a width that their file
   wanted.token_bits = 16;
   CHECK(read_tokens(wanted).first->size() == 9);
   wanted.token_bits = 8;
-  CHECK_THROWS_WITH(read_tokens(wanted), Catch::Contains("token_bits: 8 is none of 0, 16 and 32"));
+  CHECK_THROWS_WITH(read_tokens(wanted), Catch::Contains("token_bits: 8 is not one of 0, 16 and 32"));
 }
 
 TEST_CASE(

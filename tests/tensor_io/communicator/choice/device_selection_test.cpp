@@ -39,19 +39,19 @@ TEST_CASE("[L03] a device that is not there is a clear error, with the reason") 
   const auto no_driver = chosen("cuda:0", {true, 0, "CUDA: no driver"}, {});
   CHECK(says(no_driver, "CUDA: no driver"));
   CHECK(says(no_driver, "nvidia-smi"));
-  CHECK(says(chosen("cuda:4", {true, 4, ""}, {}), "2: device: 'cuda:4' is not there: this machine has 4 devices"));
+  CHECK(says(chosen("cuda:4", {true, 4, ""}, {}), "2: device: 'cuda:4' does not exist: this machine has 4 devices"));
   for (const auto* word : {"gpu", "cuda:", "cuda:x", "cuda:1x", "cuda:-1", "cuda:999", "", "CPU"}) {
-    CHECK(says(chosen(word, {true, 4, ""}, {}), "is no device; use auto, cpu, cuda, or cuda:N"));
-    CHECK(says(chosen(word, {false, 0, ""}, {}), "is no device; use auto, cpu, cuda, or cuda:N"));
+    CHECK(says(chosen(word, {true, 4, ""}, {}), "is not a device; use auto, cpu, cuda, or cuda:N"));
+    CHECK(says(chosen(word, {false, 0, ""}, {}), "is not a device; use auto, cpu, cuda, or cuda:N"));
   }
 }
 
 TEST_CASE("[L03] more ranks than devices is an error that says the numbers, unless they may share") {
   const DeviceFacts two{true, 2, ""};
   const auto crowded = chosen("auto", two, {3, 4});
-  CHECK(says(crowded, "2: device: 4 ranks on this host want 2 devices"));
+  CHECK(says(crowded, "2: device: 4 ranks on this host would share 2 devices"));
   CHECK(says(crowded, "--share_device"));
-  CHECK(says(chosen("cuda:1", two, {0, 2}), "2 ranks on this host want one device, cuda:1"));
+  CHECK(says(chosen("cuda:1", two, {0, 2}), "2 ranks on this host would share one device, cuda:1"));
   CHECK((chosen("auto", two, {3, 4}, true) == "cuda:1"));
   CHECK((chosen("cuda:1", two, {0, 4}, true) == "cuda:1"));
 }

@@ -86,7 +86,7 @@ TEST_CASE("[L03] nccl: a set-up that never ends ends at its deadline, by name, w
     NcclLife life(life_of(api, clock));
     const auto report = report_of_failure([&] { life.connect(2, 0, "id"); });
     CHECK((report.code == ErrorCode::timeout));
-    CHECK((report.cause == "NCCL set-up of communicator 'communicator': not over after 2000 ms"));
+    CHECK((report.cause == "NCCL set-up of communicator 'communicator': not finished after 2000 ms"));
     CHECK_FALSE(report.remedy.empty());
     CHECK((clock.time->time_since_epoch() <= std::chrono::milliseconds(2'200)));  // of the clock that the waits move
     CHECK_FALSE(life.ready());
