@@ -13,6 +13,14 @@ std::string list_of(const std::vector<const CollectiveState*>& states) {
   return text;
 }
 
+std::string are_in(const std::vector<const CollectiveState*>& states, const std::string& what) {
+  return list_of(states) + (states.size() == 1 ? " is in " : " are in ") + what;
+}
+
+std::string wait_in(const std::vector<const CollectiveState*>& states, const std::string& what) {
+  return list_of(states) + (states.size() == 1 ? " waits in " : " wait in ") + what;
+}
+
 }  // namespace
 
 std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states, std::size_t ranks) {
@@ -53,9 +61,9 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states, std
     for (const auto& [fingerprint, members] : groups) {
       if (&members == majority) continue;
       if (accused == nullptr) accused = members.front();
-      cause += (cause.empty() ? "" : "; ") + list_of(members) + " is in " + members.front()->what;
+      cause += (cause.empty() ? "" : "; ") + are_in(members, members.front()->what);
     }
-    cause += ", while " + list_of(*majority) + " wait in " + majority->front()->what;
+    cause += ", while " + wait_in(*majority, majority->front()->what);
     return accuse(*accused, "reducer", cause);
   }
 
@@ -80,7 +88,7 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states, std
                              (stuck.size() == elsewhere.size() && stuck.front()->rank > elsewhere.front()->rank);
     const auto* accused = (fewer_stuck ? stuck : elsewhere).front();
     return accuse(*accused, "compute",
-                  list_of(elsewhere) + " is in " + elsewhere.front()->program_what + ", which " + list_of(stuck) +
+                  are_in(elsewhere, elsewhere.front()->program_what) + ", which " + list_of(stuck) +
                       " did not launch before " + first->what);
   }
 
@@ -88,8 +96,7 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states, std
     if (!state.ended || state.sequence >= first->sequence) continue;
     auto report = accuse(state, "compute",
                          "rank " + std::to_string(state.rank) + " has left the training loop after " +
-                             std::to_string(state.sequence) + " collectives, while " + list_of(waiting) + " wait in " +
-                             first->what);
+                             std::to_string(state.sequence) + " collectives, while " + wait_in(waiting, first->what));
     report.remedy = "give every rank the same number of steps, or wrap uneven data in Rank::uneven";
     return report;
   }

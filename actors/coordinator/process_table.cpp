@@ -69,7 +69,7 @@ std::string ProcessTable::refusal(const JoinJob& join, bool knows_more) const {
                                   [&](const auto& entry) { return entry.second.is_active() && entry.first != slot; });
   if (other != processes_.end()) {  // the others have been compared with it
     const auto& joined = other->second.joined;
-    const auto name = "rank " + std::to_string(other->first) + "'s";
+    const auto name = "rank " + std::to_string(rank_of(other->first)) + "'s";
     if (joined.build_id != join.build_id)
       return "the program differs from " + name + " (build " + join.build_id + ", " + joined.build_id + ")";
     if (joined.config_hash != join.config_hash)

@@ -17,7 +17,9 @@ std::string dump_ledgers(const std::string& path, int rank, std::span<const Regi
   std::ostringstream lines;
   const auto now = steady_now_ns();
   for (const auto& watched : communicators) {
-    for (const auto& record : watched.communicator->ledger().snapshot()) {
+    const auto communicator = watched.communicator.lock();
+    if (!communicator) continue;
+    for (const auto& record : communicator->ledger().snapshot()) {
       lines << nlohmann::json{{"rank", rank},
                               {"generation", watched.generation},
                               {"communicator", watched.name},

@@ -33,11 +33,7 @@ RankSupervisorActor::behavior_type rank_supervisor(RankSupervisorActor::stateful
 RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
   return {
       [this](const JoinRank& request) { return join(request.timeout); },
-      [this](const RegisterCommunicator& watched) {
-        communicators.push_back(watched);
-        if (aborted) watched.communicator->abort(*aborted);
-        if (watched.generation <= interrupted) watched.communicator->abort(interruption);
-      },
+      [this](const RegisterCommunicator& communicator) { watch(communicator); },
       [this](const RegisterRendezvous& message) {
         rendezvous = message.rendezvous;
         if (aborted) rendezvous->abort(*aborted);
@@ -68,7 +64,8 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
       [this](const AbortJob& job) { abort(job.report); },
       [this](const ReportCollectives& request) {
         for (const auto& watched : communicators) {
-          if (watched.name == request.communicator) tell_coordinator(state_of(watched, now()));
+          if (watched.name != request.communicator) continue;
+          if (const auto state = state_of(watched, now())) tell_coordinator(*state);
         }
       },
       [this](const RegisterCheckpointer& message) { saves.connect(message.checkpointer); },
@@ -158,7 +155,7 @@ void RankSupervisorState::interrupt(const InterruptRanks& message) {
   interruption.code = ErrorCode::aborted;
   dump_if_hung(message.reason);
   if (rendezvous) rendezvous->abort(interruption);
-  for (const auto& watched : communicators) watched.communicator->abort(interruption);
+  for (const auto& watched : communicators) watched.abort(interruption);
   if (options.compute) caf::anon_send(options.compute, message);
 }
 
@@ -189,7 +186,7 @@ void RankSupervisorState::abort(ErrorReport reason) {
   aborted = reason;
   let_go();
   if (rendezvous) rendezvous->abort(reason);
-  for (const auto& watched : communicators) watched.communicator->abort(reason);
+  for (const auto& watched : communicators) watched.abort(reason);
   saves.fail(reason);
   if (options.compute) caf::anon_send(options.compute, AbortJob{reason});
 }
@@ -262,9 +259,19 @@ void RankSupervisorState::told_of_part(PartSaved part) {
   tell_coordinator(part);
 }
 
-CollectiveState RankSupervisorState::state_of(const RegisterCommunicator& watched,
-                                              caf::actor_clock::time_point at) const {
-  auto& ledger = watched.communicator->ledger();
+void RankSupervisorState::watch(const RegisterCommunicator& communicator) {
+  // A program may make a group for each step.
+  std::erase_if(communicators, [](const auto& watched) { return watched.communicator.expired(); });
+  communicators.push_back(communicator);
+  if (aborted) communicator.abort(*aborted);
+  if (communicator.generation <= interrupted) communicator.abort(interruption);
+}
+
+std::optional<CollectiveState> RankSupervisorState::state_of(const RegisterCommunicator& watched,
+                                                             caf::actor_clock::time_point at) const {
+  const auto communicator = watched.communicator.lock();
+  if (!communicator) return std::nullopt;
+  const auto& ledger = communicator->ledger();
   CollectiveState state;
   state.rank = rank();
   state.generation = watched.generation;
@@ -282,8 +289,9 @@ CollectiveState RankSupervisorState::state_of(const RegisterCommunicator& watche
   }
   const auto program = std::find_if(communicators.begin(), communicators.end(),
                                     [](const auto& other) { return other.name == kProgramCommunicator; });
-  if (program == communicators.end()) return state;
-  auto& own = program->communicator->ledger();
+  const auto programs = program == communicators.end() ? nullptr : program->communicator.lock();
+  if (!programs) return state;
+  const auto& own = programs->ledger();
   state.awaits_reducer = options.status->awaits_reducer;
   state.program_sequence = own.finished_count();
   const auto record = own.in_flight();
@@ -307,8 +315,8 @@ void RankSupervisorState::check_communicators() {
   if (options.coordinator && !aborted) {
     for (const auto& watched : communicators) {
       const auto state = state_of(watched, at);
-      if (state.in_flight && state.waited_ms > static_cast<double>(options.stall_after.count()))
-        tell_coordinator(state);
+      if (state && state->in_flight && state->waited_ms > static_cast<double>(options.stall_after.count()))
+        tell_coordinator(*state);
     }
     tell_coordinator(Heartbeat{options.join.process, place.generation, options.status->steps_done});
   }
@@ -321,10 +329,10 @@ void RankSupervisorState::inject(const InjectFault& fault) {
     case ChaosKind::nan: options.status->poisoned = true; break;
     case ChaosKind::net:
       for (const auto& watched : communicators)
-        watched.communicator->abort({.code = ErrorCode::peer_lost,
-                                     .rank = rank(),
-                                     .actor = "chaos",
-                                     .cause = "its data connections were broken (--chaos)"});
+        watched.abort({.code = ErrorCode::peer_lost,
+                       .rank = rank(),
+                       .actor = "chaos",
+                       .cause = "its data connections were broken (--chaos)"});
       break;
     case ChaosKind::disk: saves.tell_checkpointer(fault); break;
     default:

@@ -16,11 +16,16 @@
 
 namespace troupe {
 
-/// A communicator that the supervisor watches, and aborts when its generation or the job is over.
+/// A communicator that the supervisor watches as long as there is one, and aborts when its generation or the job is
+/// over.
 struct RegisterCommunicator {
   std::string name;
   std::uint64_t generation = 1;
-  std::shared_ptr<Communicator> communicator;
+  std::weak_ptr<Communicator> communicator;
+
+  void abort(const ErrorReport& reason) const {
+    if (const auto watched = communicator.lock()) watched->abort(reason);
+  }
 };
 /// As RegisterCommunicator, for the builder of communicators.
 struct RegisterRendezvous {
@@ -140,7 +145,8 @@ struct RankSupervisorState {
   void found_coordinator(const caf::strong_actor_ptr& coordinator);
   void check_communicators();
   void inject(const InjectFault& fault);
-  CollectiveState state_of(const RegisterCommunicator& watched, caf::actor_clock::time_point at) const;
+  void watch(const RegisterCommunicator& communicator);
+  std::optional<CollectiveState> state_of(const RegisterCommunicator& watched, caf::actor_clock::time_point at) const;
   void told_of_part(PartSaved part);
   caf::result<bool> finish(const ErrorReport& report);
   void tell_end();

@@ -169,8 +169,12 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
   if (decision.not_finite) {
     decision.commit = false;
     if (decision.loss_not_finite ? stop.loss : stop.gradient) {
+      const bool by_hook = !decision.loss_not_finite && decision.culprit >= 0 &&
+                           votes[static_cast<std::size_t>(decision.culprit)].made_by_hook != 0;
       throw Error(ErrorReport{ErrorCode::not_finite, decision.culprit, "compute", measured.value_or(votes[0].step),
-                              "vote", decision.reason, "lower lr, clip with clip_norm, or set on_not_finite to skip"});
+                              "vote", decision.reason,
+                              by_hook ? "set comm_hook to bf16 or none, or on_not_finite to skip"
+                                      : "lower lr, clip with clip_norm, or set on_not_finite to skip"});
     }
   }
   return decision;

@@ -28,8 +28,8 @@ struct Home {
 constexpr Home kHomes[] = {
     {"data_dir", DebugStep::environment, "data.md"},
     {"no thread can be started", DebugStep::environment, "troubleshooting.md#starting"},
-    {"the program differs from rank 0's", DebugStep::environment, "troubleshooting.md#starting"},
-    {"the config differs from rank 0's", DebugStep::environment, "troubleshooting.md#starting"},
+    {"the program differs from rank ", DebugStep::environment, "troubleshooting.md#starting"},
+    {"the config differs from rank ", DebugStep::environment, "troubleshooting.md#starting"},
     {"drew from a data set", DebugStep::tensors, "troubleshooting.md#2-no-distributed-sampler"},
     {"with arguments from the", DebugStep::tensors, "troubleshooting.md#5-tensors-on-different-devices"},
     {"must have the same dtype", DebugStep::tensors, "writing_a_model.md"},

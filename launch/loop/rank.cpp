@@ -57,6 +57,15 @@ std::int64_t Rank::steps_done() const noexcept { return system_.compute().steps_
 
 Communicator& Rank::communicator() { return system_.compute().program_communicator(); }
 
+std::shared_ptr<Communicator> Rank::split(int color, int key) {
+  std::shared_ptr<Communicator> group = communicator().split(color, key);
+  if (!group) return group;
+  auto& compute = system_.compute();
+  group->ledger().set_step(compute.steps_done());
+  caf::anon_send(system_.supervisor(), RegisterCommunicator{group->name(), compute.membership().generation, group});
+  return group;
+}
+
 Rank::~Rank() {
   profile_of_process().add(profile());
   rank_of_thread = nullptr;

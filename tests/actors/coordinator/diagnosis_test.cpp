@@ -44,6 +44,16 @@ TEST_CASE("[D13] of two ranks that differ the higher one is named, since rank 0'
       diagnose(std::vector<CollectiveState>{waiting(0, 5, 9, "barrier"), waiting(1, 5, 2, "broadcast")}, 2);
   REQUIRE(accused);
   CHECK(accused->rank == 1);
+  CHECK_THAT(accused->cause, Catch::Contains("rank 1 is in broadcast, while rank 0 waits in barrier"));
+}
+
+TEST_CASE("[D13] several ranks in another collective than the majority are named together") {
+  std::vector<CollectiveState> states;
+  for (const int rank : {0, 1, 2, 3, 4})
+    states.push_back(waiting(rank, 5, rank < 2 ? 1 : 2, rank < 2 ? "barrier" : "x"));
+  const auto accused = diagnose(states, 5);
+  REQUIRE(accused);
+  CHECK_THAT(accused->cause, Catch::Contains("ranks 0, 1 are in barrier, while ranks 2, 3, 4 wait in x"));
 }
 
 TEST_CASE("[D13] a rank that left its loop while others wait is named") {

@@ -135,7 +135,10 @@ TEST_CASE("[T09] a gradient that is not finite is named by rank, parameter and s
     FAIL("must throw");
   } catch (const Error& error) {
     CHECK(error.report().step == 6);
+    CHECK_THAT(error.what(), Catch::Contains("lower lr"));
   }
+  all[2].made_by_hook = 1;
+  CHECK_THROWS_WITH(decide(all, kNames, {true, true}), Catch::Contains("set comm_hook to bf16 or none"));
   all[2].not_finite_parameter = -1;
   all[1].not_finite_loss = 1;
   CHECK_THAT(decide(all, kNames, {false, false}).reason, Catch::Contains("the loss"));

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "tensor_io/base/fault_point.hpp"
 #include "tests/catch.hpp"
 #include "tests/launch/testing/points.hpp"
 
@@ -40,6 +41,30 @@ TEST_CASE("[U01] a rank that is killed at the vote changes no bit") {
   CHECK(run.memberships()[1].slots == std::vector<int>{0, 1, 2, 3});
   CHECK_FALSE(run.log(Rank{0}).empty());
   CHECK_FALSE(run.coordinator_log().empty());
+}
+
+TEST_CASE("[D13] who waits in a program's group for a rank that is lost goes on at once") {
+  auto job = points();
+  job.callbacks = [](troupe::Rank& rank, torch::nn::Module&) {
+    rank.between_steps([&rank](std::int64_t steps_done) {
+      const auto pair = rank.split(rank.rank() / 2, rank.rank());
+      troupe::fault_point("stage", steps_done);
+      const auto sum = torch::tensor({1.0});
+      pair->all_reduce(sum, troupe::ReduceOp::sum, "ranks of a pair");
+      if (sum.item<double>() != 2) throw std::runtime_error("another sum");
+      CHECK(rank.split(-1, 0) == nullptr);
+    });
+    return troupe::Callbacks();
+  };
+  Cluster cluster({.ranks_per_host = 4});
+  cluster.kill(Rank{1}, At{"stage", 7});
+  const auto run = cluster.train(job, kShort);
+  INFO(run.error());
+  CHECK(run.exit_code() == 0);
+  CHECK(run.missed().empty());
+  CHECK(run.weights() == cluster.undisturbed(job, kShort).weights());
+  CHECK(run.memberships().size() == 2);
+  CHECK(run.time() < 10s);  // of the cluster's clock; collective_timeout is 60 s
 }
 
 // With OMP_NUM_THREADS above 1: LibTorch's number of threads is each thread's own.
