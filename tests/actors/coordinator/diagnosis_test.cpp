@@ -124,7 +124,7 @@ TEST_CASE("[D13] sends and receives say nothing about who keeps the others waiti
   const auto communicator = std::make_shared<SingleCommunicator>(CommunicatorOptions{});
   auto& ledger = communicator->ledger();
   const auto state = [&] {
-    return supervisor.state_of({"program", 1, communicator}, std::chrono::steady_clock::now());
+    return supervisor.state_of({"program", 1, communicator}, std::chrono::steady_clock::now()).value();
   };
   const auto begin = [&](CollectiveKind kind, std::int64_t numel) {
     CollectiveRecord record;
