@@ -125,6 +125,7 @@ class Doctor {
 
   std::string remote_program() const { return request_.troupe.empty() ? options_.troupe_program : request_.troupe; }
   std::vector<std::string> remote_command(const Host& host) const {
+    if (is_this_machine(host)) return {remote_program(), "doctor", "--agent"};  // as launch starts its agent
     SshOptions ssh;
     if (!request_.ssh_config.empty()) ssh.extra_arguments = {"-F", request_.ssh_config};
     return ssh_command(host, {remote_program(), "doctor", "--agent"}, ssh);
@@ -142,7 +143,7 @@ class Doctor {
         return;
       }
       const auto facts = sessions_[i]->facts(ours_.run_dir);
-      add({host.name, "ssh", Verdict::ok, "reached without a password", {}});
+      if (!is_this_machine(host)) add({host.name, "ssh", Verdict::ok, "reached without a password", {}});
       add(judge_build(host.name, facts, ours_));
       add(judge_host(host.name, facts, host.slots, alone_ ? 1 : static_cast<int>(hosts_.size())));
       const auto [ahead, round_trip] = sessions_[i]->clock();

@@ -27,7 +27,7 @@ def main(arguments=None):
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        sys.exit(f"troupe compile: PyTorch for Python is needed to compile a model, not to train it: {error}; pip install torch==2.11.0")
+        sys.exit(f"troupe compile: PyTorch for Python is needed to compile a model, not to train it: {error}; install torch==2.11.0 in a virtual environment, and set TROUPE_PYTHON to its python3")
     from .refusal import Refusal
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is half done goes with it
     try:

@@ -28,7 +28,7 @@ def main(arguments=None):
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        sys.exit(f"troupe pack: PyTorch for Python is needed to pack data, not to train on it: {error}; pip install torch==2.11.0")
+        sys.exit(f"troupe pack: PyTorch for Python is needed to pack data, not to train on it: {error}; install torch==2.11.0 in a virtual environment, and set TROUPE_PYTHON to its python3")
     try:
         print(pack(options))
     except Refusal as refusal:

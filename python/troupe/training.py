@@ -24,6 +24,7 @@ def train(model, data, loss=None, *, nproc=1, folder=None, resume=False, blocks=
     The weights are those of the last step; FOLDER/run has records and checkpoints, the best one too. Raises Refusal for what cannot be compiled
     or packed, and RuntimeError if a job ends before its time. All hosts have to see FOLDER under the same name.
     """
+    program()  # before what takes long
     folder = pathlib.Path(folder or f"runs/{type(model).__name__}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     model_path, data_path, run = folder / "model.tm", folder / "data", folder / "run"
     if resume and not (model_path.exists() and (data_path / "packed.json").exists()):

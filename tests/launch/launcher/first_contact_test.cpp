@@ -71,7 +71,7 @@ TEST_CASE("[E03] troupe new writes a project named after its folder, and nothing
   const auto made = run_troupe({"new", folder / "my-digits"});
   INFO(made.output);
   CHECK(made.code == 0);
-  CHECK_THAT(made.output, Catch::Contains("cmake -B build -DCMAKE_PREFIX_PATH=") &&
+  CHECK_THAT(made.output, Catch::Contains("cmake -G Ninja -B build -DCMAKE_PREFIX_PATH=") &&
                               Catch::Contains("launch --nproc 2 build/my-digits"));
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder / "my-digits")) {
