@@ -124,10 +124,10 @@ int new_project_command(const std::vector<std::string>& words, const std::string
   std::printf("next:\n");
   if (built) std::printf("  cmake --install %s --prefix %s\n", for_shell(above).c_str(), for_shell(prefix).c_str());
   std::printf(
-      "  cd %s\n  cmake -G Ninja -B build -DCMAKE_PREFIX_PATH=%s\n  cmake --build build\n  %s launch --nproc 2 build/%s "
+      "  cd %s\n  cmake -G Ninja -B build -DCMAKE_PREFIX_PATH=%s\n  cmake --build build\n  %s launch --nproc 2 "
+      "build/%s "
       "--config train.toml\n",
-      for_shell(folder).c_str(), for_shell(prefix.string() + torch).c_str(),
-      for_shell(own_path).c_str(), name.c_str());
+      for_shell(folder).c_str(), for_shell(prefix.string() + torch).c_str(), for_shell(own_path).c_str(), name.c_str());
   return 0;
 }
 

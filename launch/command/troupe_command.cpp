@@ -1,5 +1,6 @@
 // The `troupe` command.
 #include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <climits>
@@ -8,6 +9,7 @@
 #include <filesystem>
 #include <iostream>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -168,6 +170,26 @@ troupe::FlagTarget in_seconds(Time& time, int most = 86'400) {
   return [&time, most](const std::string& flag, const std::string& text) { time = seconds(flag, text, most); };
 }
 
+// A flag that has no effect in such a job.
+void refuse_idle_flags(std::span<const std::string> flags, const troupe::LauncherOptions& options) {
+  const auto refuse = [&](const std::vector<std::string>& names, const std::string& cause, const std::string& remedy) {
+    for (const auto& name : names) {
+      const bool given = std::any_of(flags.begin(), flags.end(),
+                                     [&](const auto& word) { return word == name || word.starts_with(name + "="); });
+      if (given) throw troupe::Error(troupe::ErrorCode::usage, name, cause, remedy + ", or leave it out");
+    }
+  };
+  if (options.nnodes == 0)
+    refuse({"--node-rank", "--master-addr", "--master-port"}, "only a job of --nnodes has numbered nodes",
+           "add --nnodes N");
+  if (options.hosts.empty())
+    refuse({"--address", "--ssh-config", "--remote-troupe"}, "only a job of --hosts starts ranks over ssh",
+           "add --hosts LIST");
+  if (!options.recovery.enabled)
+    refuse({"--spares", "--max-restarts", "--restart-window", "--replace-timeout"},
+           "without recovery no rank is replaced", "leave out --no-recovery");
+}
+
 int launch(const std::vector<std::string>& words) {
   troupe::LauncherOptions options;
   auto& recovery = options.recovery;
@@ -252,6 +274,7 @@ int launch(const std::vector<std::string>& words) {
   if (!options.keys.empty() && options.nnodes == 0)
     throw troupe::Error(troupe::ErrorCode::usage, "--keys", "only a job of --nnodes takes keys",
                         "leave it out: the launcher makes them");
+  refuse_idle_flags(std::span(words).first(first), options);
   if (detach && options.nnodes > 1)
     throw troupe::Error(troupe::ErrorCode::usage, "--detach", "each node of --nnodes has its own command",
                         "leave it out, and let a service or Slurm run them; with --hosts one command starts all nodes");

@@ -32,6 +32,8 @@ void check_settings(const Config& config, const CompiledModel& model) {
   refuse_if(config.param_dtype != StrategyOptions().param_dtype, "param_dtype",
             "the parameters' dtypes are compiled in",
             "compile the model with --autocast bfloat16, or in another dtype");
+  refuse_if(config.label_smoothing != 0, "label_smoothing", "the loss is compiled in",
+            "leave it out, or put it into the loss before you compile");
   refuse_if(config.sync_batchnorm, "sync_batchnorm",
             "a compiled model's BatchNorm takes statistics of its own rank's samples only",
             "leave it out, or use GroupNorm");

@@ -107,7 +107,8 @@ const std::vector<ConfigField>& config_fields() {
       {"optimizer", "lr_min", at(&Config::lr_min), "learning rate at the end of cosine", 0, 1e6},
       {"optimizer", "lr_step_epochs", at(&Config::lr_step_epochs), "step: after every N epochs ...", 1, kMany},
       {"optimizer", "lr_step_factor", at(&Config::lr_step_factor), "... the rate is multiplied by this", 0, 1},
-      {"optimizer", "label_smoothing", at(&Config::label_smoothing), "of the cross entropy", 0, 0.999},
+      {"optimizer", "label_smoothing", at(&Config::label_smoothing),
+       "of the cross entropy, if the program's loss reads it", 0, 0.999},
 
       {"training", "epochs", at(&Config::epochs), "passes over the data", 1, kMany},
       {"training", "max_steps", at(&Config::max_steps), "stop after this many optimizer steps; 0: no limit", 0, kMany},

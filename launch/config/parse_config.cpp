@@ -9,6 +9,7 @@
 #include "launch/config/command_flags.hpp"
 #include "launch/config/config_fields.hpp"
 #include "launch/config/profile_setting.hpp"
+#include "launch/config/unread_settings.hpp"
 #include "launch/process/displayable.hpp"
 #include "launch/process/our_variables.hpp"
 
@@ -82,6 +83,7 @@ std::optional<Flag> turned_off(const Config& config, const std::string& word) {
 }  // namespace
 
 ConfigAction parse_config(Config& config, int argc, const char* const* argv, std::string* help_topic) {
+  const auto defaults = config;
   auto action = ConfigAction::run;
   std::vector<Flag> flags;
   std::string file;
@@ -141,6 +143,7 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv, std
   if (!config.after_save.empty() && config.save_every < 0)
     throw wrong("after_save", "nothing is saved (save_every -1)",
                 "set save_every to 0 or more, or leave after_save out");
+  refuse_unread(config, defaults);
   if (config.run_dir.empty() && profile_setting(config.profile).traces())
     throw wrong("profile", "a trace goes into run_dir, which is empty", "name a folder, or take --profile true");
   return action;

@@ -281,6 +281,33 @@ void LoopTasks::validate_on(std::shared_ptr<const Dataset> held_out, std::functi
     validation_ = std::make_unique<Validation>(rank_, *parts_.model, std::move(held_out), std::move(loss));
 }
 
+void LoopTasks::check_before_loop() const {
+  check_validation();
+  check_checkpoints();
+}
+
+void LoopTasks::check_own_batches() const {
+  check_checkpoints();
+  const char* call = checkpoints_ ? "keep_checkpoints" : validation_ ? "validate_on" : nullptr;
+  if (call == nullptr) return;
+  throw Error(ErrorCode::usage, call,
+              std::string("this program's loop does not take its batches from Troupe, so nothing would be ") +
+                  (checkpoints_ ? "saved" : "validated"),
+              "take them from rank.loader or rank.uneven");
+}
+
+void LoopTasks::check_checkpoints() const {
+  if (checkpoints_) return;
+  const auto refuse = [](const char* setting, const std::string& cause, const std::string& remedy) {
+    throw Error(ErrorCode::usage, setting, cause + "this program keeps no checkpoints",
+                "call rank.keep_checkpoints(optimizer) before the loop" + remedy);
+  };
+  if (!config_.resume.empty()) refuse("resume", "resume is '" + config_.resume + "', and ", "");
+  if (!config_.after_save.empty()) refuse("after_save", "", ", or leave it out");
+  if (config_.save_every > 0 && config_.sources.contains("save_every"))
+    refuse("save_every", "save_every is " + std::to_string(config_.save_every) + ", and ", ", or leave it out");
+}
+
 void LoopTasks::check_validation() const {
   if (!config_.validate_only) return;
   if (config_.resume.empty() && config_.init_from.empty()) {  // `auto` found none

@@ -32,8 +32,12 @@ class LoopTasks {
   const Dataset* held_out() const noexcept { return validation_ ? &validation_->held_out() : nullptr; }
 
   bool keeps_checkpoints() const noexcept { return checkpoints_ != nullptr; }
-  /// Before a loop. Throws Error(usage) if the config has validate_only, and there is no model or no data for it.
-  void check_validation() const;
+  /// Before a loop. Throws Error(usage) if the config has validate_only, and there is no model or no data for it; and
+  /// if it asks for checkpoints, and the program keeps none.
+  void check_before_loop() const;
+  /// In a loop whose batches do not come from Troupe. Throws Error(usage) if the program keeps checkpoints or
+  /// validates: such a loop has no place between two steps for them.
+  void check_own_batches() const;
   /// Collective, at the end of a step.
   void gather_trace_if_due();
   /// Collective, before the loop gets a batch: does the due tasks. Nothing within a step.
@@ -56,6 +60,8 @@ class LoopTasks {
   void end(bool well) noexcept;
 
  private:
+  void check_validation() const;
+  void check_checkpoints() const;
   /// Their numbers are in checkpoints. All ranks do these together between two steps, and after the last one, in this
   /// order, in every loop through a loader. If the loss of a rank interrupts one, all ranks do it again, the newcomer
   /// too, and those after it; those before it are done.

@@ -130,15 +130,7 @@ void Rank::schedule(LrSchedule factor) {
 }
 
 BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
-  if (!config_.resume.empty() && !parts_->tasks.keeps_checkpoints()) {
-    throw Error(ErrorCode::usage, "resume", "resume is '" + config_.resume + "', and this program keeps no checkpoints",
-                "call rank.keep_checkpoints(optimizer) before rank.loader(dataset)");
-  }
-  parts_->tasks.check_validation();
-  if (!config_.after_save.empty() && !parts_->tasks.keeps_checkpoints()) {
-    throw Error(ErrorCode::usage, "after_save", "this program keeps no checkpoints",
-                "call rank.keep_checkpoints(optimizer) before rank.loader(dataset), or leave it out");
-  }
+  parts_->tasks.check_before_loop();
   auto& records = parts_->records;
   records.open();
   const bool begins = system_.compute().membership().generation == 1;
@@ -192,6 +184,7 @@ StepReport Rank::step(Optimizer& programs) {
                 "take them from rank.loader or rank.uneven, which give no batches with validate_only");
   }
   auto& position = parts_->position;
+  if (!position.has_loop()) parts_->tasks.check_own_batches();
   auto& times = parts_->times;
   auto& trace = parts_->trace;
   auto& records = parts_->records;

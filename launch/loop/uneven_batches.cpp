@@ -44,7 +44,7 @@ void UnevenLoop::check_settings() const {
 
 // A newcomer goes by the others' note, and a resumed run by its checkpoint.
 void UnevenLoop::enter() {
-  parts_->tasks.check_validation();
+  parts_->tasks.check_before_loop();
   auto& position = parts_->position;
   loop_ = position.begin_uneven(this);
   auto& compute = system_of(*rank_).compute();

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "launch/config/unread_settings.hpp"
 #include "launch/observe/append_file.hpp"
 #include "tests/support/running_process.hpp"
 #include "tests/support/scratch_directory.hpp"
@@ -33,6 +34,17 @@ std::string errors_in(const std::string& output) {
   return errors;
 }
 
+/// The settings that this job reads: others are refused.
+std::string read_settings(const Config& config) {
+  const auto unread = unread_settings(config);
+  std::istringstream lines(config_to_toml(config));
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    if (!unread.contains(line.substr(0, line.find(' ')))) text += line + "\n";
+  }
+  return text;
+}
+
 /// The notes of all processes, in the order in which they were taken. Half a line is a killed process's last.
 void read_notes(const std::string& folder, Notes& notes) {
   std::multimap<std::int64_t, nlohmann::json> by_time;
@@ -52,7 +64,7 @@ std::string run_processes(const Run& run, Notes& notes) {
   const testing::ScratchDirectory folder;
   auto config = run.config;
   config.ranks = 1;  // of each process
-  testing::write_text(folder / "config.toml", config_to_toml(config));
+  testing::write_text(folder / "config.toml", read_settings(config));
   testing::write_text(folder / "run.json", nlohmann::json({{"job", run.job}, {"stop_after", run.stop_after}}).dump());
   std::filesystem::create_directory(folder / "notes");
 

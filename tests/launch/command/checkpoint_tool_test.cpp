@@ -209,7 +209,7 @@ TEST_CASE("[C03] troupe checkpoint refuses what it does not understand in one li
   for (const std::string name : {"lfs.safetensors", "lfs.pt", "lfs"}) {
     write_text(saved.scratch / name,
                "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, '0') + "\nsize 9\n");
-    refused({"inspect", saved.scratch / name}, 65, "is a Git LFS pointer, not the file; git lfs pull");
+    refused({"inspect", saved.scratch / name}, 65, "is a Git LFS pointer, not the file; run git lfs pull");
   }
   refused({"verify", saved.scratch.path()}, 2, "is not a checkpoint and contains none");
   refused({"convert", saved.directory(), saved.scratch / "model.onnx"}, 2, "end it in .safetensors");

@@ -70,7 +70,7 @@ TEST_CASE("[U07] a manifest whose parts do not fit is refused, naming the part")
   CHECK_THAT(refusal_of([](Json& j) { j["graphs"][0]["backward"] = false; }), Contains("without backward"));
   const auto call = [](Json& j) -> Json& { return j["passes"]["eval"]["calls"][0]; };
   CHECK_THAT(refusal_of([&](Json& j) { call(j)["graph"] = 1; }), Contains("a graph that does not exist"));
-  CHECK_THAT(refusal_of([&](Json& j) { call(j)["block"] = "b"; }), Contains("the block 'b', which is not there"));
+  CHECK_THAT(refusal_of([&](Json& j) { call(j)["block"] = "b"; }), Contains("the block 'b', which does not exist"));
   CHECK_THAT(refusal_of([&](Json& j) { call(j)["arguments"][0]["value"] = 1; }), Contains("not computed yet"));
   CHECK_THAT(refusal_of([&](Json& j) { call(j)["arguments"][1]["tensor"] = "x"; }), Contains("does not have"));
   CHECK_THAT(refusal_of([&](Json& j) { call(j)["arguments"][1] = {{"mask", 0.0}}; }), Contains("a mask's probability"));

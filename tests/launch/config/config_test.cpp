@@ -108,6 +108,56 @@ TEST_CASE("[U05] validate_only is refused where no setting names a model") {
   CHECK(parse({"--init_from", "m.safetensors", "--validate-only"}).validate_only);
 }
 
+// Each with what makes it be read.
+TEST_CASE("[T04] a setting that nothing reads beside the others is refused, one that is read is not") {
+  struct Case {
+    std::vector<std::string> setting, reader;
+  };
+  const std::vector<std::string> diloco{"--strategy", "diloco"}, fsdp{"--strategy", "fsdp"},
+      pipeline{"--strategy", "pipeline"}, tensor{"--strategy", "tensor_parallel"};
+  const std::vector<Case> cases{
+      {{"--outer_lr", "0.1"}, diloco},
+      {{"--outer_lr", "0.1"}, {"--switch_at", "5:diloco"}},
+      {{"--diloco_overlap", "1"}, diloco},
+      {{"--sync_every", "3"}, {"--strategy", "local_sgd"}},
+      {{"--staleness", "2"}, {"--strategy", "parameter_server"}},
+      {{"--fsdp_shard_size", "2"}, {"--strategy", "fsdp", "--fsdp_mode", "hybrid_shard"}},
+      {{"--fsdp_mode", "no_shard"}, fsdp},
+      {{"--fsdp_prefetch", "3"}, {"--strategy", "pipeline", "--mesh", "fsdp=2,pp=2"}},
+      {{"--fsdp_cpu_offload"}, {"--strategy", "zero1"}},
+      {{"--pipeline_chunks", "3"}, pipeline},
+      {{"--pipeline_schedule", "gpipe"}, {"--strategy", "tensor_parallel", "--mesh", "pp=2,tp=2"}},
+      {{"--tensor_plan", "a: column"}, tensor},
+      {{"--sequence_parallel"}, {"--strategy", "pipeline", "--mesh", "tp=2,pp=1"}},
+      {{"--powersgd_rank", "3"}, {"--comm_hook", "powersgd"}},
+      {{"--powersgd_rank", "3"}, {"--switch_at", "5:ddp+powersgd"}},
+      {{"--amp_dtype", "fp16"}, {"--use_amp"}},
+      {{"--loss_scale_init", "8"}, {"--loss_scaler", "on"}},
+      {{"--loss_scale_init", "8"}, {"--use_amp", "--amp_dtype", "fp16"}},
+      {{"--init_rename", "a=b"}, {"--init_from", "m.safetensors"}},
+      {{"--mlflow_experiment", "mine"}, {"--mlflow_uri", "http://127.0.0.1:5000"}},
+      {{"--after_save_timeout", "5"}, {"--after_save", "true"}},
+  };
+  for (const auto& [setting, reader] : cases) {
+    INFO(setting[0]);
+    CHECK_THAT(refused(setting), Catch::StartsWith(setting[0] + ": " + setting[0].substr(2) + " has no effect here: "));
+    auto both = setting;
+    both.insert(both.end(), reader.begin(), reader.end());
+    CHECK_NOTHROW(parse(both));
+  }
+  CHECK_THAT(refused({"--strategy", "fsdp", "--fsdp_shard_size", "2"}), Catch::Contains("fsdp_mode to hybrid_shard"));
+  CHECK_THAT(refused({"--strategy", "zero1", "--verify_every", "5"}), Catch::Contains("no replicas to compare"));
+  CHECK_THAT(refused({"--strategy", "local_sgd", "--static_graph"}), Catch::Contains("order of gradients"));
+  CHECK_THAT(refused({"--optimizer", "adamw", "--nesterov"}), Catch::Contains("momentum of that kind"));
+  CHECK_THAT(refused({"--mesh", "fsdp=1,pp=2", "--strategy", "pipeline", "--fsdp_mode", "shard_grad_op"}),
+             Catch::Contains("gathers parameters"));
+  CHECK_NOTHROW(parse({"--outer_lr", "0.7"}));  // the default, as a printed config has it
+  Config programs;
+  programs.tensor_plan = "a: column";
+  const char* const words[] = {"train", "--tensor_plan", "a: column"};
+  CHECK_NOTHROW(parse_config(programs, 3, words));
+}
+
 TEST_CASE("[T04] an unknown name is refused with the nearest known one, wherever it stands") {
   CHECK_THAT(refused({"--bach_size", "3"}), Catch::Contains("did you mean batch_size?"));
   CHECK_THAT(refused({"--strategi", "ddp"}), Catch::Contains("did you mean strategy?"));

@@ -171,7 +171,7 @@ TEST_CASE("[U02] the cause of another gradient is what the records show") {
   check_wrong(runs, DebugStep::gradients, Verdict::fail, "do not have the samples");
   runs.other_draw = run_of(1);
   runs.other_draw->records[0].gradients.whole = {gradient("w", {0, 0, 0})};
-  check_wrong(runs, DebugStep::gradients, Verdict::warn, "draws random numbers");
+  check_wrong(runs, DebugStep::gradients, Verdict::warn, "draws different random numbers");
 }
 
 TEST_CASE("[U02] the first parameter that differs is named, and a gradient of rounding alone is none") {

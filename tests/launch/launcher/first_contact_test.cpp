@@ -106,7 +106,7 @@ TEST_CASE("[E03] troupe new of a wheel says that there is nothing to build again
                               !Catch::Contains("cmake -B"));
   std::filesystem::create_directories(folder / "wheel/lib/some-linux-gnu/cmake/troupe");
   CHECK_THAT(testing::RunningProcess({folder / "wheel/bin/troupe", "new", folder / "mine2"}).finish().output,
-             Catch::Contains("cmake -B build"));
+             Catch::Contains("cmake -G Ninja -B build"));
 }
 
 TEST_CASE("[T04] troupe config dump says each value and its source, and reads back equal") {

@@ -117,7 +117,8 @@ TEST_CASE("[K06] [L04] what can't be detached or attached to is named, with the 
   CHECK(!listed(run).empty());
   const auto terminal = attach(run);
   CHECK(terminal.code == 2);
-  CHECK_THAT(terminal.output, Catch::Contains("prints to the terminal that it was started in; troupe top"));
+  CHECK_THAT(terminal.output,
+             Catch::Contains("prints to the terminal that it was started in; follow it with troupe top"));
   plain.signal(SIGINT);
   CHECK(plain.finish().code == 130);
 }

@@ -164,9 +164,9 @@ TEST_CASE(
 
 TEST_CASE("[T02] a factor that is negative or not finite ends the job, and the error names the step") {
   const auto [bad, text] =
-      GENERATE(table<double, std::string>({{std::nan(""), "gave nan for step 3 of 8"},
-                                           {-0.5, "gave -0.5 for step 3 of 8"},
-                                           {std::numeric_limits<double>::infinity(), "gave inf"}}));
+      GENERATE(table<double, std::string>({{std::nan(""), "returned nan for step 3 of 8"},
+                                           {-0.5, "returned -0.5 for step 3 of 8"},
+                                           {std::numeric_limits<double>::infinity(), "returned inf"}}));
   auto job = scheduled_job();
   job.schedule = [bad = bad](std::int64_t step, std::int64_t) { return step == 3 ? bad : 1.0; };
   const auto run = run_scheduled(scheduled_config(GENERATE(as<std::string>{}, "ddp", "ddp early")), job);

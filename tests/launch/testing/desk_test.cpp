@@ -417,12 +417,13 @@ TEST_CASE("[U04] names, weights and places that can't be are refused in a line")
                  },
                  false),
              Catch::Contains("reduced by mean and by max"));
-  CHECK_THAT(error_of([&](auto& rank) { rank.state("a.b", number); }), Catch::Contains("'a.b' is not a valid name"));
+  CHECK_THAT(error_of([&](auto& rank) { rank.state("a.b", number); }),
+             Catch::Contains("'a.b' is not a valid state name"));
   CHECK_THAT(error_of([&](auto& rank) {
                rank.state("a", number);
                rank.state("a", number);
              }),
-             Catch::Contains("a state 'a' already"));
+             Catch::Contains("there is already a state 'a'"));
   CHECK_THAT(error_of([&](auto& rank) { rank.state("a", number); }, false),
              Catch::Contains("between distribute and keep_checkpoints"));
   CHECK_THROWS_AS(troupe::this_rank(), troupe::Error);

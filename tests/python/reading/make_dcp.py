@@ -124,7 +124,7 @@ def missing(name, files):
     for lost in sorted(files):
         rest = {path: data for path, data in files.items() if path != lost}
         if rest and lost != sorted(files)[-1]:
-            yield Case(f"{name}, without {lost}", rest, {}, f"'{lost}' is missing", "torch fills the hole with what the memory holds")
+            yield Case(f"{name}, without {lost}", rest, {}, f"add '{lost}'", "torch fills the hole with what the memory holds")
 
 
 def cases():

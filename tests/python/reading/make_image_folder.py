@@ -179,8 +179,8 @@ def parts():
     for names, words in {
         ("test", "val"): "its folders test and val have names of parts",
         ("train", "test"): "its folders test and train have names of parts",
-        ("seg_train", "seg_test"): "its folders seg_test and seg_train bear",
-        ("training_set", "test_set"): "test_set and training_set bear",
+        ("seg_train", "seg_test"): "its folders seg_test and seg_train have",
+        ("training_set", "test_set"): "test_set and training_set have",
         ("val",): "its folders val have names of parts",
         ("train2017", "val2017"): "train2017 and val2017",
     }.items():

@@ -135,7 +135,7 @@ TEST_CASE("[C04] a packed shard has the bits of its tensors wherever they lie be
 TEST_CASE("[C04] a tensor of which no copy can be kept is named when the copy is made") {
   const auto packed = [](const NamedTensors& tensors) { return ShardPacker({1, 2, 0, 1}, "", tensors).bytes(); };
   CHECK_THROWS_WITH(packed({{"buffer.turns", torch::zeros({2}, torch::kComplexDouble)}}),
-                    Catch::Contains("'buffer.turns' is of type ComplexDouble; --snapshot_every 0"));
+                    Catch::Contains("'buffer.turns' is of type ComplexDouble; set --snapshot_every 0"));
   CHECK_THROWS_WITH(packed({{"a", torch::zeros({2})}, {"a", torch::zeros({2})}}), Catch::Contains("'a' appears twice"));
 }
 

@@ -286,7 +286,8 @@ TEST_CASE("a receiver names the sender that does not come", "[communicator]") {
     });
     REQUIRE(failures[0]);
     CHECK(failures[0]->report.code == ErrorCode::timeout);
-    CHECK_THAT(failures[0]->text, Catch::Contains("rank 1 did not come") && Catch::Contains("recv of 5 Float from 1"));
+    CHECK_THAT(failures[0]->text,
+               Catch::Contains("rank 1 did not arrive") && Catch::Contains("recv of 5 Float from 1"));
   }
 }
 

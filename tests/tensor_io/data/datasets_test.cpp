@@ -111,7 +111,7 @@ TEST_CASE("[S05] a CSV file is read with or without a header, and a bad number i
   CHECK_THROWS_WITH(parse_csv("a.csv", ""), Catch::Contains("no rows"));
   options.data_dir = write(folder / "b.csv", "1,2,0\n1,2,2\n1,2,0\n1,2,0\n1,2,0\n");
   CHECK_THROWS_WITH(make_datasets(options, 1), Catch::Contains("b.csv:2") &&
-                                                   Catch::Contains("column 3: 2 is no label") &&
+                                                   Catch::Contains("column 3: 2 is not a label") &&
                                                    Catch::Contains("num_classes 2"));
   options.data_dir.clear();
   CHECK_THROWS_WITH(make_datasets(options, 1), Catch::Contains("data_dir"));
@@ -124,7 +124,7 @@ TEST_CASE("[D1] no label and no pixel is rounded to a class or a grey: the line 
   for (const char* label : {"0.5", "-1", "3", "1e9"}) {
     write(options.data_dir, std::string("# made by hand\nx,label\n1,0\n\n1,") + label + "\n1,2\n");
     CHECK_THROWS_WITH(make_datasets(options, 1),
-                      Catch::Contains("a.csv:5: column 2 ('label')") && Catch::Contains("is no label from 0 to 2"));
+                      Catch::Contains("a.csv:5: column 2 ('label')") && Catch::Contains("is not a label from 0 to 2"));
   }
   const auto digits = [&](const std::string& pixel, const std::string& label) {
     std::string row;
@@ -135,9 +135,9 @@ TEST_CASE("[D1] no label and no pixel is rounded to a class or a grey: the line 
   };
   CHECK_NOTHROW(digits("16", "2"));
   for (const char* pixel : {"3.5", "-1", "17"})
-    CHECK_THROWS_WITH(digits(pixel, "2"), Catch::Contains("a.csv:2: column 64") && Catch::Contains("is no pixel"));
+    CHECK_THROWS_WITH(digits(pixel, "2"), Catch::Contains("a.csv:2: column 64") && Catch::Contains("is not a pixel"));
   for (const char* label : {"0.5", "3"})
-    CHECK_THROWS_WITH(digits("3", label), Catch::Contains("a.csv:2: column 65") && Catch::Contains("is no label"));
+    CHECK_THROWS_WITH(digits("3", label), Catch::Contains("a.csv:2: column 65") && Catch::Contains("is not a label"));
 }
 
 TEST_CASE("[D3] whatever lies behind the last member of a gzip file is read, zeros, or refused") {

@@ -1,0 +1,182 @@
+#include "launch/config/unread_settings.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "launch/config/config_fields.hpp"
+#include "launch/process/displayable.hpp"
+#include "strategies/switching/switch_plan.hpp"
+
+namespace troupe {
+namespace {
+
+/// What decides who reads a setting.
+class Choice {
+ public:
+  explicit Choice(const Config& of) : config(of) {
+    std::vector<StrategyPhase> phases;
+    if (!of.switch_at.empty()) parse_switches(of.switch_at, phases);
+    phases.push_back({0, of.strategy, of.comm_hook});
+    for (const auto& phase : phases) {
+      strategies_.insert(phase.strategy);
+      hooks_.insert(phase.hook);
+    }
+  }
+
+  bool strategy(const std::set<std::string>& any) const {
+    return std::any_of(strategies_.begin(), strategies_.end(), [&](const auto& name) { return any.contains(name); });
+  }
+  bool hook(const std::string& name) const { return hooks_.contains(name); }
+  bool is_own() const {
+    static const std::set<std::string> ours{
+        "ddp", "zero1", "zero2", "fsdp", "local_sgd", "diloco", "parameter_server", "pipeline", "tensor_parallel"};
+    return std::any_of(strategies_.begin(), strategies_.end(), [](const auto& name) { return !ours.contains(name); });
+  }
+  bool stages() const { return strategy({"pipeline"}) || (meshes() && has_axis("pp")); }
+  bool shared_layers() const { return strategy({"tensor_parallel"}) || (meshes() && has_axis("tp")); }
+  bool shards_of_mesh() const { return meshes() && has_axis("fsdp"); }
+  bool gathers() const { return strategy({"fsdp"}) || shards_of_mesh(); }
+  bool shards() const { return strategy({"zero1", "zero2", "fsdp"}) || shards_of_mesh(); }
+  bool scales() const {
+    return config.loss_scaler == "on" || (config.loss_scaler == "auto" && config.use_amp && config.amp_dtype == "fp16");
+  }
+
+  const Config& config;
+
+ private:
+  bool meshes() const { return strategy({"pipeline", "tensor_parallel"}); }
+
+  // The mesh names it, above 1. What is wrong with a mesh the strategy says, which knows the number of ranks.
+  bool has_axis(const std::string& name) const {
+    const auto text = "," + config.mesh + ",";
+    return text.find("," + name + "=") != std::string::npos && text.find("," + name + "=1,") == std::string::npos;
+  }
+
+  std::set<std::string> strategies_, hooks_;
+};
+
+struct Rule {
+  std::vector<std::string> settings;
+  std::function<bool(const Choice&)> is_read;
+  std::string why, remedy;
+  bool of_strategy = true;  // one that is not ours may read it
+};
+
+const std::vector<Rule>& rules() {
+  static const std::vector<Rule> all{
+      {{"outer_lr", "outer_momentum", "diloco_fragments", "diloco_overlap", "diloco_mixing"},
+       [](const Choice& c) { return c.strategy({"diloco"}); },
+       "only diloco has an outer optimizer",
+       "set strategy to diloco"},
+      {{"sync_every"},
+       [](const Choice& c) {
+         return c.strategy({"local_sgd", "diloco"});
+       },
+       "only local_sgd and diloco train apart between two outer steps",
+       "set strategy to local_sgd or diloco"},
+      {{"staleness", "server_shares"},
+       [](const Choice& c) { return c.strategy({"parameter_server"}); },
+       "only parameter_server has a server",
+       "set strategy to parameter_server"},
+      {{"fsdp_shard_size"},
+       [](const Choice& c) { return c.gathers() && c.config.fsdp_mode == "hybrid_shard"; },
+       "only fsdp's hybrid_shard has shards of fewer ranks than all",
+       "set strategy to fsdp and fsdp_mode to hybrid_shard"},
+      {{"fsdp_mode", "fsdp_wrap", "fsdp_prefetch", "fsdp_prefetch_mb"},
+       [](const Choice& c) { return c.gathers(); },
+       "only fsdp, or a mesh with fsdp above 1, gathers parameters",
+       "set strategy to fsdp"},
+      {{"fsdp_mapped", "fsdp_cpu_offload", "fsdp_sync_micro_batches"},
+       [](const Choice& c) { return c.shards(); },
+       "only zero1, zero2 and fsdp, or a mesh with fsdp above 1, shard",
+       "set strategy to one of them"},
+      {{"static_graph"},
+       [](const Choice& c) { return c.strategy({"ddp"}) || c.shards(); },
+       "only ddp and sharded strategies measure the order of gradients",
+       "use it with ddp, zero1, zero2 or fsdp"},
+      {{"pipeline_schedule", "pipeline_chunks", "pipeline_costs"},
+       [](const Choice& c) { return c.stages(); },
+       "only a pipeline, or a mesh with pp above 1, has stages",
+       "set strategy to pipeline"},
+      {{"tensor_plan", "sequence_parallel"},
+       [](const Choice& c) { return c.shared_layers(); },
+       "only tensor_parallel, or a mesh with tp above 1, shares layers",
+       "set strategy to tensor_parallel"},
+      {{"verify_every", "on_divergence"},
+       [](const Choice& c) {
+         return !c.strategy({"zero1", "zero2", "fsdp"});
+       },
+       "sharded ranks have no replicas to compare",
+       "use it with another strategy"},
+      {{"powersgd_rank", "powersgd_start_step"},
+       [](const Choice& c) { return c.hook("powersgd"); },
+       "only comm_hook powersgd has a rank",
+       "set comm_hook to powersgd"},
+      {{"amp_dtype"},
+       [](const Choice& c) { return c.config.use_amp; },
+       "without use_amp nothing is cast",
+       "add --use_amp",
+       false},
+      {{"loss_scale_init", "loss_scale_growth", "loss_scale_interval", "loss_scale_backoff"},
+       [](const Choice& c) { return c.scales(); },
+       "no loss is scaled",
+       "set loss_scaler to on, or use_amp with amp_dtype fp16",
+       false},
+      {{"nesterov", "momentum"},
+       [](const Choice& c) { return c.config.optimizer != "adamw"; },
+       "adamw has no momentum of that kind",
+       "set optimizer to sgd, or beta1",
+       false},
+      {{"init_rename", "init_allow_missing"},
+       [](const Choice& c) { return !c.config.init_from.empty(); },
+       "no weights are loaded",
+       "name a file with init_from",
+       false},
+      {{"mlflow_experiment"},
+       [](const Choice& c) { return !c.config.mlflow_uri.empty(); },
+       "no MLflow server is named",
+       "name one with mlflow_uri",
+       false},
+      {{"after_save_timeout"},
+       [](const Choice& c) { return !c.config.after_save.empty(); },
+       "no command runs after a save",
+       "name one with after_save",
+       false},
+  };
+  return all;
+}
+
+std::vector<const Rule*> unread_rules(const Config& config) {
+  const Choice choice(config);
+  std::vector<const Rule*> unread;
+  for (const auto& rule : rules()) {
+    if (!rule.is_read(choice) && !(rule.of_strategy && choice.is_own())) unread.push_back(&rule);
+  }
+  return unread;
+}
+
+}  // namespace
+
+std::set<std::string> unread_settings(const Config& config) {
+  std::set<std::string> settings;
+  for (const auto* rule : unread_rules(config)) settings.insert(rule->settings.begin(), rule->settings.end());
+  return settings;
+}
+
+void refuse_unread(const Config& config, const Config& defaults) {
+  const auto texts = config_texts(config), before = config_texts(defaults);
+  for (const auto* unread : unread_rules(config)) {
+    const auto& rule = *unread;
+    for (const auto& setting : rule.settings) {
+      const auto source = config.sources.find(setting);
+      if (source == config.sources.end() || texts.at(setting) == before.at(setting)) continue;
+      throw Error(ErrorCode::usage, displayable(source->second), setting + " has no effect here: " + rule.why,
+                  rule.remedy + ", or leave it out");
+    }
+  }
+}
+
+}  // namespace troupe

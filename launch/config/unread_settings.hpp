@@ -1,0 +1,17 @@
+#pragma once
+#include <set>
+#include <string>
+
+#include "launch/config/config.hpp"
+
+namespace troupe {
+
+/// The settings that nothing reads beside the others: `outer_lr` with strategy ddp, `amp_dtype` without use_amp.
+/// Strategies that are not Troupe's own may read any of a strategy.
+std::set<std::string> unread_settings(const Config& config);
+
+/// Throws Error(usage) for such a setting that the user gave. One that is as in `defaults`, which the program began
+/// with, counts as not given, so that a printed config reads back.
+void refuse_unread(const Config& config, const Config& defaults);
+
+}  // namespace troupe
