@@ -171,7 +171,7 @@ troupe::FlagTarget in_seconds(Time& time, int most = 86'400) {
 }
 
 // A flag that has no effect in such a job.
-void refuse_idle_flags(std::span<const std::string> flags, const troupe::LauncherOptions& options) {
+void refuse_idle_flags(std::span<const std::string> flags, const troupe::LauncherOptions& options, bool slurm) {
   const auto refuse = [&](const std::vector<std::string>& names, const std::string& cause, const std::string& remedy) {
     for (const auto& name : names) {
       const bool given = std::any_of(flags.begin(), flags.end(),
@@ -179,7 +179,7 @@ void refuse_idle_flags(std::span<const std::string> flags, const troupe::Launche
       if (given) throw troupe::Error(troupe::ErrorCode::usage, name, cause, remedy + ", or leave it out");
     }
   };
-  if (options.nnodes == 0)
+  if (options.nnodes == 0 && !slurm)  // in which a job of one node has the command of one of many
     refuse({"--node-rank", "--master-addr", "--master-port"}, "only a job of --nnodes has numbered nodes",
            "add --nnodes N");
   if (options.hosts.empty())
@@ -274,7 +274,7 @@ int launch(const std::vector<std::string>& words) {
   if (!options.keys.empty() && options.nnodes == 0)
     throw troupe::Error(troupe::ErrorCode::usage, "--keys", "only a job of --nnodes takes keys",
                         "leave it out: the launcher makes them");
-  refuse_idle_flags(std::span(words).first(first), options);
+  refuse_idle_flags(std::span(words).first(first), options, slurm);
   if (detach && options.nnodes > 1)
     throw troupe::Error(troupe::ErrorCode::usage, "--detach", "each node of --nnodes has its own command",
                         "leave it out, and let a service or Slurm run them; with --hosts one command starts all nodes");

@@ -187,9 +187,8 @@ TEST_CASE("[C01] a loop of uneven or of its own batches refuses what it would no
         rank.step(*optimizer);
         return;
       }
-      for (const auto& batch : rank.uneven(std::vector<int>{1, 2})) {
-        (void)batch;
-        rank.backward(Loss(model->forward(torch::ones({2, 3})).sum()));
+      for (const auto& batch : rank.uneven(std::vector<at::Tensor>{torch::ones({2, 3})})) {
+        rank.backward(Loss(model->forward(batch).sum()));
         rank.step(*optimizer);
       }
     });
