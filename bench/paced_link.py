@@ -67,7 +67,8 @@ def main():
     parser.add_argument("--strategy", default="fsdp")
     parser.add_argument("--json")
     flags = parser.parse_args()
-    job = ["--batch_size", flags.batch, "--n_layer", flags.layers, "--strategy", flags.strategy, "--fsdp_prefetch", flags.prefetch]
+    job = ["--batch_size", flags.batch, "--n_layer", flags.layers, "--strategy", flags.strategy,
+           *(["--fsdp_prefetch", flags.prefetch] if flags.strategy == "fsdp" else [])]
     try:
         with Cluster(2, "paced-link") as cluster:
             open_ms, open_wait, sent = run(cluster, None, flags.steps, job)

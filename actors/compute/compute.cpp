@@ -197,7 +197,7 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
       recover(error);
     }
   }
-  core_.protocol.became_distributed();
+  core_.became_distributed();
   core_.strategy->set_rollback_point();
   runner_.begin_model();
   clock_.begin_step();

@@ -63,12 +63,22 @@ void ComputeCore::take_model(std::shared_ptr<torch::nn::Module> taken) {
 
 void ComputeCore::make_strategy() {
   expect_values();
+  first_rank_ = rank();
   strategy = troupe::make_strategy(strategy_context(protocol.must_heal()));
   protocol.keeps_snapshots(capability<Snapshots>() != nullptr);
 }
 
+void ComputeCore::became_distributed() {
+  protocol.became_distributed();
+  places_.clear();
+}
+
 void ComputeCore::expect_values() const {
   if (protocol.must_heal()) return;  // those who have them give them
+  // Rank 0's values are all ranks', and it may have read them from a file.
+  if (rank() == 0 && first_rank_ > 0)
+    protocol.fail(ErrorCode::state_lost, "distribute", "rank 0 was lost before the others had its model",
+                  "start again with --resume auto");
   for (const auto& place : places_) {
     if (place.parameter.storage().unsafeGetStorageImpl() == place.storage._unsafe_get_target() &&
         place.parameter.sizes() == place.sizes)
@@ -94,8 +104,8 @@ StrategyContext ComputeCore::strategy_context(bool newcomer) {
   context.newcomer = newcomer;
   context.options = options.strategy;
   for (const auto& member : membership().members) context.hosts.push_back(member.host);
-  context.register_communicator = [this](const std::string& name, std::shared_ptr<Communicator> communicator) {
-    caf::anon_send(services.supervisor, RegisterCommunicator{name, membership().generation, std::move(communicator)});
+  context.register_communicator = [this](const std::string& name, const std::shared_ptr<Communicator>& communicator) {
+    caf::anon_send(services.supervisor, RegisterCommunicator{name, membership().generation, communicator});
   };
   context.gradient_communicator = services.gradient_communicator;
   context.program_communicator = services.program_communicator;

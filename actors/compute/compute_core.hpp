@@ -46,7 +46,8 @@ struct ComputeCore {
   // Above `strategy`, which may use them to its end.
   NamedTensors frozen_;  // did not require a gradient when the model was distributed
   struct Place;
-  std::vector<Place> places_;  // of the parameters, as the program gave them
+  std::vector<Place> places_;  // of the parameters, as the program gave them; until they are on all ranks
+  int first_rank_ = -1;        // when it tried last to give the model to a strategy
 
   void expect_values() const;
   std::vector<std::string> notices_;
@@ -84,6 +85,8 @@ struct ComputeCore {
   /// The strategy that gets the model next. Throws Error(state_lost) if the ranks' own values are to be trained, and a
   /// strategy that was interrupted has cut this rank's.
   void make_strategy();
+  /// The model is on all ranks.
+  void became_distributed();
   /// Throws Error(usage) if a frozen parameter is trained now: a strategy lays out gradients when it gets the model.
   void refuse_unfrozen() const;
   /// The strategy's context in this generation.

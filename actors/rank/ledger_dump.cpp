@@ -17,9 +17,7 @@ std::string dump_ledgers(const std::string& path, int rank, std::span<const Regi
   std::ostringstream lines;
   const auto now = steady_now_ns();
   for (const auto& watched : communicators) {
-    const auto communicator = watched.communicator.lock();
-    if (!communicator) continue;
-    for (const auto& record : communicator->ledger().snapshot()) {
+    for (const auto& record : watched.ledger->snapshot()) {
       lines << nlohmann::json{{"rank", rank},
                               {"generation", watched.generation},
                               {"communicator", watched.name},

@@ -260,8 +260,10 @@ void RankSupervisorState::told_of_part(PartSaved part) {
 }
 
 void RankSupervisorState::watch(const RegisterCommunicator& communicator) {
-  // A program may make a group for each step.
-  std::erase_if(communicators, [](const auto& watched) { return watched.communicator.expired(); });
+  // A program may make a group for each step. The last ones' ledgers are kept: a hang may have been in one of them.
+  constexpr std::size_t kMany = 64;
+  if (communicators.size() > kMany)
+    std::erase_if(communicators, [](const auto& watched) { return watched.communicator.expired(); });
   communicators.push_back(communicator);
   if (aborted) communicator.abort(*aborted);
   if (communicator.generation <= interrupted) communicator.abort(interruption);

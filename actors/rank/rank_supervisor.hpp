@@ -22,6 +22,11 @@ struct RegisterCommunicator {
   std::string name;
   std::uint64_t generation = 1;
   std::weak_ptr<Communicator> communicator;
+  std::shared_ptr<CollectiveLedger> ledger;  ///< for the dump, also once the communicator is gone
+
+  RegisterCommunicator() = default;
+  RegisterCommunicator(std::string name_of, std::uint64_t generation_of, const std::shared_ptr<Communicator>& watched)
+      : name(std::move(name_of)), generation(generation_of), communicator(watched), ledger(watched->shared_ledger()) {}
 
   void abort(const ErrorReport& reason) const {
     if (const auto watched = communicator.lock()) watched->abort(reason);

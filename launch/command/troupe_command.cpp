@@ -174,19 +174,23 @@ troupe::FlagTarget in_seconds(Time& time, int most = 86'400) {
 void refuse_idle_flags(std::span<const std::string> flags, const troupe::LauncherOptions& options, bool slurm) {
   const auto refuse = [&](const std::vector<std::string>& names, const std::string& cause, const std::string& remedy) {
     for (const auto& name : names) {
-      const bool given = std::any_of(flags.begin(), flags.end(),
-                                     [&](const auto& word) { return word == name || word.starts_with(name + "="); });
+      const bool given = std::any_of(flags.begin(), flags.end(), [&](const auto& word) {
+        auto flag = word.substr(0, word.find('='));
+        std::replace(flag.begin(), flag.end(), '_', '-');  // as torchrun's are written, too
+        return flag == name;
+      });
       if (given) throw troupe::Error(troupe::ErrorCode::usage, name, cause, remedy + ", or leave it out");
     }
   };
-  if (options.nnodes == 0 && !slurm)  // in which a job of one node has the command of one of many
+  if (options.nnodes == 0 && !slurm)  // whose command is the same in sbatch and srun
     refuse({"--node-rank", "--master-addr", "--master-port"}, "only a job of --nnodes has numbered nodes",
            "add --nnodes N");
-  if (options.hosts.empty())
+  if (options.hosts.empty() && !slurm)
     refuse({"--address", "--ssh-config", "--remote-troupe"}, "only a job of --hosts starts ranks over ssh",
            "add --hosts LIST");
   if (!options.recovery.enabled)
-    refuse({"--spares", "--max-restarts", "--restart-window", "--replace-timeout"},
+    refuse({"--spares", "--min-ranks", "--max-restarts", "--restart-window", "--replace-timeout", "--fence-after",
+            "--hang-after"},
            "without recovery no rank is replaced", "leave out --no-recovery");
 }
 

@@ -33,7 +33,10 @@ class Choice {
   bool is_own() const {
     static const std::set<std::string> ours{
         "ddp", "zero1", "zero2", "fsdp", "local_sgd", "diloco", "parameter_server", "pipeline", "tensor_parallel"};
-    return std::any_of(strategies_.begin(), strategies_.end(), [](const auto& name) { return !ours.contains(name); });
+    static const std::set<std::string> hooks{"none", "fp16", "bf16", "powersgd"};
+    const auto not_in = [](const auto& known) { return [&known](const auto& name) { return !known.contains(name); }; };
+    return std::any_of(strategies_.begin(), strategies_.end(), not_in(ours)) ||
+           std::any_of(hooks_.begin(), hooks_.end(), not_in(hooks));
   }
   bool stages() const { return strategy({"pipeline"}) || (meshes() && has_axis("pp")); }
   bool shared_layers() const { return strategy({"tensor_parallel"}) || (meshes() && has_axis("tp")); }
@@ -59,88 +62,100 @@ class Choice {
 };
 
 struct Rule {
-  std::vector<std::string> settings;
+  std::vector<std::string> settings, deciders;
   std::function<bool(const Choice&)> is_read;
   std::string why, remedy;
   bool of_strategy = true;  // one that is not ours may read it
 };
 
 const std::vector<Rule>& rules() {
+  const std::vector<std::string> kStrategy{"strategy", "switch_at", "mesh"};
   static const std::vector<Rule> all{
       {{"outer_lr", "outer_momentum", "diloco_fragments", "diloco_overlap", "diloco_mixing"},
+       kStrategy,
        [](const Choice& c) { return c.strategy({"diloco"}); },
        "only diloco has an outer optimizer",
        "set strategy to diloco"},
       {{"sync_every"},
+       kStrategy,
        [](const Choice& c) {
          return c.strategy({"local_sgd", "diloco"});
        },
        "only local_sgd and diloco train apart between two outer steps",
        "set strategy to local_sgd or diloco"},
       {{"staleness", "server_shares"},
+       kStrategy,
        [](const Choice& c) { return c.strategy({"parameter_server"}); },
        "only parameter_server has a server",
        "set strategy to parameter_server"},
       {{"fsdp_shard_size"},
+       {"strategy", "switch_at", "mesh", "fsdp_mode"},
        [](const Choice& c) { return c.gathers() && c.config.fsdp_mode == "hybrid_shard"; },
        "only fsdp's hybrid_shard has shards of fewer ranks than all",
        "set strategy to fsdp and fsdp_mode to hybrid_shard"},
       {{"fsdp_mode", "fsdp_wrap", "fsdp_prefetch", "fsdp_prefetch_mb"},
+       kStrategy,
        [](const Choice& c) { return c.gathers(); },
        "only fsdp, or a mesh with fsdp above 1, gathers parameters",
        "set strategy to fsdp"},
       {{"fsdp_mapped", "fsdp_cpu_offload", "fsdp_sync_micro_batches"},
+       kStrategy,
        [](const Choice& c) { return c.shards(); },
        "only zero1, zero2 and fsdp, or a mesh with fsdp above 1, shard",
        "set strategy to one of them"},
       {{"static_graph"},
+       kStrategy,
        [](const Choice& c) { return c.strategy({"ddp"}) || c.shards(); },
        "only ddp and sharded strategies measure the order of gradients",
        "use it with ddp, zero1, zero2 or fsdp"},
       {{"pipeline_schedule", "pipeline_chunks", "pipeline_costs"},
+       kStrategy,
        [](const Choice& c) { return c.stages(); },
        "only a pipeline, or a mesh with pp above 1, has stages",
        "set strategy to pipeline"},
       {{"tensor_plan", "sequence_parallel"},
+       kStrategy,
        [](const Choice& c) { return c.shared_layers(); },
        "only tensor_parallel, or a mesh with tp above 1, shares layers",
        "set strategy to tensor_parallel"},
       {{"verify_every", "on_divergence"},
+       kStrategy,
        [](const Choice& c) {
          return !c.strategy({"zero1", "zero2", "fsdp"});
        },
        "sharded ranks have no replicas to compare",
        "use it with another strategy"},
       {{"powersgd_rank", "powersgd_start_step"},
+       {"comm_hook", "switch_at"},
        [](const Choice& c) { return c.hook("powersgd"); },
        "only comm_hook powersgd has a rank",
        "set comm_hook to powersgd"},
       {{"amp_dtype"},
+       {"use_amp"},
        [](const Choice& c) { return c.config.use_amp; },
        "without use_amp nothing is cast",
        "add --use_amp",
        false},
       {{"loss_scale_init", "loss_scale_growth", "loss_scale_interval", "loss_scale_backoff"},
+       {"loss_scaler", "use_amp", "amp_dtype"},
        [](const Choice& c) { return c.scales(); },
        "no loss is scaled",
        "set loss_scaler to on, or use_amp with amp_dtype fp16",
        false},
-      {{"nesterov", "momentum"},
-       [](const Choice& c) { return c.config.optimizer != "adamw"; },
-       "adamw has no momentum of that kind",
-       "set optimizer to sgd, or beta1",
-       false},
       {{"init_rename", "init_allow_missing"},
+       {"init_from"},
        [](const Choice& c) { return !c.config.init_from.empty(); },
        "no weights are loaded",
        "name a file with init_from",
        false},
       {{"mlflow_experiment"},
+       {"mlflow_uri"},
        [](const Choice& c) { return !c.config.mlflow_uri.empty(); },
        "no MLflow server is named",
        "name one with mlflow_uri",
        false},
       {{"after_save_timeout"},
+       {"after_save"},
        [](const Choice& c) { return !c.config.after_save.empty(); },
        "no command runs after a save",
        "name one with after_save",
@@ -158,6 +173,23 @@ std::vector<const Rule*> unread_rules(const Config& config) {
   return unread;
 }
 
+bool is_off(const std::string& text) { return text.empty() || text == "0" || text == "false"; }
+
+// As parse_config ranks sources.
+int strength(const std::string& source) {
+  if (source.starts_with("--")) return 2;
+  return source.starts_with("TROUPE_") ? 1 : 0;
+}
+
+// A flag decides otherwise than the file in which it stands. A variable is for all programs of a shell.
+bool is_overridden(const Config& config, const std::string& source, const std::vector<std::string>& deciders) {
+  if (strength(source) == 1) return true;
+  return std::any_of(deciders.begin(), deciders.end(), [&](const auto& decider) {
+    const auto given = config.sources.find(decider);
+    return given != config.sources.end() && strength(given->second) > strength(source);
+  });
+}
+
 }  // namespace
 
 std::set<std::string> unread_settings(const Config& config) {
@@ -172,7 +204,9 @@ void refuse_unread(const Config& config, const Config& defaults) {
     const auto& rule = *unread;
     for (const auto& setting : rule.settings) {
       const auto source = config.sources.find(setting);
-      if (source == config.sources.end() || texts.at(setting) == before.at(setting)) continue;
+      const auto& text = texts.at(setting);
+      if (source == config.sources.end() || text == before.at(setting) || is_off(text)) continue;
+      if (is_overridden(config, source->second, rule.deciders)) continue;
       throw Error(ErrorCode::usage, displayable(source->second), setting + " has no effect here: " + rule.why,
                   rule.remedy + ", or leave it out");
     }

@@ -10,8 +10,9 @@ namespace troupe {
 /// Strategies that are not Troupe's own may read any of a strategy.
 std::set<std::string> unread_settings(const Config& config);
 
-/// Throws Error(usage) for such a setting that the user gave. One that is as in `defaults`, which the program began
-/// with, counts as not given, so that a printed config reads back.
+/// Throws Error(usage) for such a setting that a flag or the file gives. Passed over: one that is as in `defaults`,
+/// which the program began with, so that a printed config reads back; one that is off; a file's whose reader a flag has
+/// put out; and one of the environment, which is for all programs.
 void refuse_unread(const Config& config, const Config& defaults);
 
 }  // namespace troupe

@@ -125,7 +125,7 @@ class Doctor {
 
   std::string remote_program() const { return request_.troupe.empty() ? options_.troupe_program : request_.troupe; }
   std::vector<std::string> remote_command(const Host& host) const {
-    if (is_this_machine(host)) return {remote_program(), "doctor", "--agent"};  // as launch starts its agent
+    if (is_this_machine(host)) return {options_.troupe_program, "doctor", "--agent"};  // as launch starts its agent
     SshOptions ssh;
     if (!request_.ssh_config.empty()) ssh.extra_arguments = {"-F", request_.ssh_config};
     return ssh_command(host, {remote_program(), "doctor", "--agent"}, ssh);

@@ -288,11 +288,12 @@ void LoopTasks::check_before_loop() const {
 
 void LoopTasks::check_own_batches() const {
   check_checkpoints();
-  const char* call = checkpoints_ ? "keep_checkpoints" : validation_ ? "validate_on" : nullptr;
+  const bool saves = checkpoints_ && config_.save_every >= 0;  // else they were only loaded
+  const char* call = saves ? "keep_checkpoints" : validation_ ? "validate_on" : nullptr;
   if (call == nullptr) return;
   throw Error(ErrorCode::usage, call,
               std::string("this program's loop does not take its batches from Troupe, so nothing would be ") +
-                  (checkpoints_ ? "saved" : "validated"),
+                  (saves ? "saved" : "validated"),
               "take them from rank.loader or rank.uneven");
 }
 

@@ -111,7 +111,7 @@ void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
 // Rank 0's values go to all with the model.
 void Rank::initialise(torch::nn::Module& model) const {
   if (config_.init_from.empty() || !config_.resume.empty() || !is_main() ||
-      system_.compute().membership().generation > 1)
+      system_.compute().membership().has_newcomers())  // who get the others' values
     return;
   const auto report = load_initial_model(model, {config_.init_from, config_.init_rename, config_.init_allow_missing});
   print_error_line(report);

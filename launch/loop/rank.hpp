@@ -250,8 +250,8 @@ class Rank {
   /// Collectives for the program's own use, in the same order on every rank.
   Communicator& communicator();
   /// Collective. A group of ranks: those of one `color`, ordered by (key, rank); a negative color: nullptr. As
-  /// Communicator::split, but watched: the loss of a rank ends its waits at once, and a rank that leaves out one of its
-  /// collectives is named. Of this generation: make it where it is used, and do not keep it over a step.
+  /// Communicator::split, but watched: the loss of a rank ends its waits at once. Of this generation: make it where it
+  /// is used, and do not keep it over a step.
   std::shared_ptr<Communicator> split(int color, int key);
   /// In place, over all ranks; see Communicator::all_reduce.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = "user") {

@@ -10,10 +10,15 @@ def program():
     FileNotFoundError."""
     if named := os.environ.get("TROUPE_COMMAND"):
         return named
-    package = pathlib.Path(__file__).resolve().parent  # of a prefix: share/troupe/python/troupe
-    beside = [path for path in (package / "bin" / "troupe", package.parents[3] / "bin" / "troupe") if path.exists()]
-    if found := str(beside[0]) if beside else shutil.which("troupe"):
-        return found
+    package = pathlib.Path(__file__).resolve().parent
+    places = [package / "bin" / "troupe"]
+    if package.parts[-4:-1] == ("share", "troupe", "python"):
+        places.append(package.parents[3] / "bin" / "troupe")
+    if in_path := shutil.which("troupe"):
+        places.append(pathlib.Path(in_path))
+    for place in places:
+        if place.exists() and not place.samefile(sys.argv[0] or "."):  # pip's script of that name starts this
+            return str(place)
     raise FileNotFoundError(f"the program troupe is neither beside {package} nor in PATH; set TROUPE_COMMAND to its path")
 
 

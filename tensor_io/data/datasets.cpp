@@ -344,7 +344,7 @@ static const DataOptions& with_files(const DataOptions& options) {
 TrainAndHeldOut make_synthetic(const DataOptions& options, std::uint64_t seed) {
   if (!options.data_dir.empty()) {
     throw Error(ErrorCode::usage, "data_dir", "it is '" + options.data_dir + "', and data set synthetic reads no files",
-                "set data to the kind of your files, image_folder for instance");
+                "set data to the kind of your files, image_folder for instance, or leave data_dir out");
   }
   const auto held_out = std::max<std::int64_t>(1, options.synthetic_size / 10);
   const auto train = std::make_shared<SyntheticImages>(options, seed, 0, options.synthetic_size);
@@ -372,8 +372,8 @@ TrainAndHeldOut make_tokens(const DataOptions& options, std::uint64_t) {
 static TrainAndHeldOut make_shipped(const DataOptions& options, std::uint64_t seed) {
   const auto& name = options.data;
   if (options.augment && (name == "synthetic" || name == "csv" || name == "packed" || name == "tokens")) {
-    throw Error(ErrorCode::usage, "augment", "data set " + name + " has no pictures to crop and flip",
-                std::string("leave it out") + (name == "packed" ? ", or pack the data with --passes" : ""));
+    throw Error(ErrorCode::usage, "augment", "data set " + name + " does not crop and flip",
+                std::string("set augment to false") + (name == "packed" ? ", or pack the data with --passes" : ""));
   }
 #define TROUPE_DATASET(name, description, make) \
   if (options.data == (name)) return make(options, seed);

@@ -413,6 +413,8 @@ def settle_once(job):
         simple("event")
     if job["event"] == "leave":  # between two steps
         simple("kill_at")
+    if job["event"] == "lose" and job["kill_at"] == "distribute":  # rank 0's values are lost, and all begin anew
+        simple("hurt_rank")
     if job["event"] in ("lose", "leave") and job["feed"] == "uneven":  # whose batches are left is for the last rank to show
         simple("hurt_rank")
     if trains_apart(job) and job["kill_at"] == "data":  # where the next step's batch may be made already
