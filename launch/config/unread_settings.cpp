@@ -121,10 +121,10 @@ const std::vector<Rule>& rules() {
       {{"verify_every", "on_divergence"},
        kStrategy,
        [](const Choice& c) {
-         return !c.strategy({"zero1", "zero2", "fsdp"});
+         return c.strategy({"ddp", "parameter_server"});
        },
-       "sharded ranks have no replicas to compare",
-       "use it with another strategy"},
+       "only ddp and parameter_server compare replicas",
+       "set strategy to ddp"},
       {{"powersgd_rank", "powersgd_start_step"},
        {"comm_hook", "switch_at"},
        [](const Choice& c) { return c.hook("powersgd"); },
