@@ -5,8 +5,10 @@
 #include <cstdlib>
 
 #include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/checkpoint/safetensors.hpp"
 #include "tests/catch.hpp"
 #include "tests/launch/testing/points.hpp"
+#include "tests/support/scratch_directory.hpp"
 
 using namespace troupe::testing;
 using namespace std::chrono_literals;
@@ -65,6 +67,23 @@ TEST_CASE("[D13] who waits in a program's group for a rank that is lost goes on 
   CHECK(run.weights() == cluster.undisturbed(job, kShort).weights());
   CHECK(run.memberships().size() == 2);
   CHECK(run.time() < 10s);  // of the cluster's clock; collective_timeout is 60 s
+}
+
+TEST_CASE("[L04] what init_from names is trained also if rank 0 is lost before the others have the model") {
+  const ScratchDirectory folder;
+  const auto file = folder / "m.safetensors";
+  Cluster cluster({.ranks_per_host = 3});
+  troupe::save_safetensors(file, cluster.undisturbed(points(), kShort).weights().tensors());
+  auto settings = kShort;
+  settings.more = {{"init_from", file}};
+  const auto undisturbed = cluster.undisturbed(points(), settings);
+  CHECK_FALSE(undisturbed.weights() == cluster.undisturbed(points(), kShort).weights());
+  cluster.kill(Rank{0}, At{"distribute", 0});
+  const auto run = cluster.train(points(), settings);
+  INFO(run.error());
+  CHECK(run.exit_code() == 0);
+  CHECK(run.missed().empty());
+  CHECK(run.weights() == undisturbed.weights());
 }
 
 // With OMP_NUM_THREADS above 1: LibTorch's number of threads is each thread's own.
