@@ -78,8 +78,15 @@ TEST_CASE("[L04] what init_from names is trained also if rank 0 is lost before t
   settings.more = {{"init_from", file}};
   const auto undisturbed = cluster.undisturbed(points(), settings);
   CHECK_FALSE(undisturbed.weights() == cluster.undisturbed(points(), kShort).weights());
-  cluster.kill(Rank{0}, At{"distribute", 0});
-  const auto run = cluster.train(points(), settings);
+  auto job = points();
+  job.model = [model = job.model](const troupe::Config& config) {
+    troupe::fault_point("stage", 0);
+    return model(config);
+  };
+  const std::string place = GENERATE("stage", "distribute");
+  INFO(place);
+  cluster.kill(Rank{0}, At{place, 0});
+  const auto run = cluster.train(job, settings);
   INFO(run.error());
   CHECK(run.exit_code() == 0);
   CHECK(run.missed().empty());
