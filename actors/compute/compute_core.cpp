@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "actors/step/loss_scaling.hpp"
 #include "actors/strategy/demand_shares.hpp"
 #include "actors/strategy/snapshots.hpp"
 #include "tensor_io/base/trace.hpp"
@@ -12,7 +13,7 @@
 
 namespace troupe {
 
-/// Where a parameter lies, and its sizes: a strategy that cuts it changes one of them. Keeps no memory.
+/// Where a parameter lies, and its sizes: a strategy that cuts it changes one of them. The memory is not kept.
 struct ComputeCore::Place {
   at::Tensor parameter;
   c10::weak_intrusive_ptr<c10::StorageImpl> storage;
@@ -23,9 +24,7 @@ ComputeCore::~ComputeCore() = default;
 
 ComputeCore::ComputeCore(caf::actor_system& system, ComputeOptions of_rank)
     : options(std::move(of_rank)), protocol(options.process), mailbox(system, protocol, options.timeout) {
-  const auto& training = options.training;
-  const bool fp16 = training.use_amp && training.amp_dtype == "fp16";
-  loss_scaler = LossScaler(training, training.loss_scaler == "on" || (training.loss_scaler == "auto" && fp16));
+  loss_scaler = LossScaler(options.training, scales_loss(options.training));
 }
 
 DataShard ComputeCore::data_shard() const {

@@ -174,12 +174,9 @@ troupe::FlagTarget in_seconds(Time& time, int most = 86'400) {
 void refuse_idle_flags(std::span<const std::string> flags, const troupe::LauncherOptions& options, bool slurm) {
   const auto refuse = [&](const std::vector<std::string>& names, const std::string& cause, const std::string& remedy) {
     for (const auto& name : names) {
-      const bool given = std::any_of(flags.begin(), flags.end(), [&](const auto& word) {
-        auto flag = word.substr(0, word.find('='));
-        std::replace(flag.begin(), flag.end(), '_', '-');  // as torchrun's are written, too
-        return flag == name;
-      });
-      if (given) throw troupe::Error(troupe::ErrorCode::usage, name, cause, remedy + ", or leave it out");
+      const bool given =
+          std::any_of(flags.begin(), flags.end(), [&](const auto& word) { return troupe::flag_in(word) == name; });
+      if (given) throw troupe::Error(troupe::ErrorCode::usage, name, cause, remedy + ", or leave " + name + " out");
     }
   };
   if (options.nnodes == 0 && !slurm)  // whose command is the same in sbatch and srun
@@ -191,7 +188,7 @@ void refuse_idle_flags(std::span<const std::string> flags, const troupe::Launche
   if (!options.recovery.enabled)
     refuse({"--spares", "--min-ranks", "--max-restarts", "--restart-window", "--replace-timeout", "--fence-after",
             "--hang-after"},
-           "without recovery no rank is replaced", "leave out --no-recovery");
+           "without recovery no rank is replaced", "remove --no-recovery");
 }
 
 int launch(const std::vector<std::string>& words) {

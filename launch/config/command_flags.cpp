@@ -26,14 +26,19 @@ int whole_number(const std::string& flag, const std::string& text, int least, in
   return value;
 }
 
+std::string flag_in(const std::string& word) {
+  auto name = word.substr(0, word.find('='));
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
 std::size_t read_flags(const std::vector<std::string>& words, const CommandFlags& flags, const std::string& command,
                        std::size_t begin) {
   auto i = begin;
   for (; i < words.size() && words[i].starts_with("-"); ++i) {
     if (words[i] == "--") return i + 1;
     const auto equals = words[i].find('=');
-    auto name = words[i].substr(0, equals);
-    std::replace(name.begin(), name.end(), '_', '-');
+    const auto name = flag_in(words[i]);
     const auto flag = flags.find(name);
     if (flag == flags.end()) {
       std::vector<std::string> known;

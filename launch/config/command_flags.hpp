@@ -29,6 +29,9 @@ FlagTarget number_between(Number& number, int least, int most) {
   };
 }
 
+/// The flag in a word, `--name` of `--name=value`, with - for each _.
+std::string flag_in(const std::string& word);
+
 /// Reads `--name value`, `--name=value` and switches, - and _ alike, from word `begin` on. Returns the index of the
 /// first word that is no flag; after a `--` that is the next word. `command` is its name in errors, `troupe launch`.
 /// Throws Error(usage).

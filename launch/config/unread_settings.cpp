@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/config/config_fields.hpp"
+#include "actors/step/loss_scaling.hpp"
 #include "launch/process/displayable.hpp"
 #include "strategies/switching/switch_plan.hpp"
 
@@ -43,9 +43,6 @@ class Choice {
   bool shards_of_mesh() const { return meshes() && has_axis("fsdp"); }
   bool gathers() const { return strategy({"fsdp"}) || shards_of_mesh(); }
   bool shards() const { return strategy({"zero1", "zero2", "fsdp"}) || shards_of_mesh(); }
-  bool scales() const {
-    return config.loss_scaler == "on" || (config.loss_scaler == "auto" && config.use_amp && config.amp_dtype == "fp16");
-  }
 
   const Config& config;
 
@@ -69,7 +66,7 @@ struct Rule {
 };
 
 const std::vector<Rule>& rules() {
-  const std::vector<std::string> kStrategy{"strategy", "switch_at", "mesh"};
+  static const std::vector<std::string> kStrategy{"strategy", "switch_at", "mesh"};
   static const std::vector<Rule> all{
       {{"outer_lr", "outer_momentum", "diloco_fragments", "diloco_overlap", "diloco_mixing"},
        kStrategy,
@@ -138,7 +135,7 @@ const std::vector<Rule>& rules() {
        false},
       {{"loss_scale_init", "loss_scale_growth", "loss_scale_interval", "loss_scale_backoff"},
        {"loss_scaler", "use_amp", "amp_dtype"},
-       [](const Choice& c) { return c.scales(); },
+       [](const Choice& c) { return scales_loss(c.config); },
        "no loss is scaled",
        "set loss_scaler to on, or use_amp with amp_dtype fp16",
        false},
@@ -200,15 +197,14 @@ std::set<std::string> unread_settings(const Config& config) {
 
 void refuse_unread(const Config& config, const Config& defaults) {
   const auto texts = config_texts(config), before = config_texts(defaults);
-  for (const auto* unread : unread_rules(config)) {
-    const auto& rule = *unread;
-    for (const auto& setting : rule.settings) {
+  for (const auto* rule : unread_rules(config)) {
+    for (const auto& setting : rule->settings) {
       const auto source = config.sources.find(setting);
       const auto& text = texts.at(setting);
       if (source == config.sources.end() || text == before.at(setting) || is_off(text)) continue;
-      if (is_overridden(config, source->second, rule.deciders)) continue;
-      throw Error(ErrorCode::usage, displayable(source->second), setting + " has no effect here: " + rule.why,
-                  rule.remedy + ", or leave it out");
+      if (is_overridden(config, source->second, rule->deciders)) continue;
+      throw Error(ErrorCode::usage, displayable(source->second), setting + " has no effect here: " + rule->why,
+                  rule->remedy + ", or leave it out");
     }
   }
 }

@@ -266,7 +266,7 @@ void RunCheckpoints::save_alone(const Position& position, bool best) {
   }
   await_end();
   const auto attempt = next_attempt();
-  // A rank that was cut off may learn late that nobody waits for it.
+  // A rank that was cut off may learn late that the others have gone on.
   if (const auto theirs = saved_meanwhile(rank_.config().checkpoint_dir, attempt.step, latest_)) {
     print_error_line("warning: step " + std::to_string(attempt.step) +
                      " is not saved: the others have gone on without this rank, and saved step " +

@@ -95,6 +95,20 @@ TEST_CASE("[E03] troupe new writes a project named after its folder, and nothing
   CHECK(run_troupe({"new", folder / "empty/"}).code == 0);
 }
 
+TEST_CASE("[L01] a flag of launch that has no effect in this job is refused") {
+  const auto refused = [](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), "launch");
+    flags.emplace_back("true");
+    const auto done = run_troupe(flags);
+    CHECK(done.code == 2);
+    return done.output;
+  };
+  CHECK_THAT(refused({"--node_rank", "1"}), Catch::Contains("--node-rank: only a job of --nnodes has numbered nodes"));
+  CHECK_THAT(refused({"--address=1.2.3.4"}), Catch::Contains("--address: only a job of --hosts"));
+  CHECK_THAT(refused({"--no-recovery", "--spares", "1"}),
+             Catch::Contains("without recovery no rank is replaced; remove --no-recovery, or leave --spares out"));
+}
+
 TEST_CASE("[E03] troupe new of a wheel says that there is nothing to build against, and not how to build") {
   testing::ScratchDirectory folder;
   std::filesystem::create_directories(folder / "wheel/bin");  // programs alone

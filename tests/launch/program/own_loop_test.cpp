@@ -176,13 +176,13 @@ TEST_CASE("[C01] a loop of one's own that keeps no checkpoints refuses to resume
              Catch::Contains("resume is 'latest'") && Catch::Contains("call rank.keep_checkpoints(optimizer)"));
 }
 
-TEST_CASE("[C01] a loop of uneven or of its own batches refuses what it would not heed") {
-  const auto error_of = [](const Config& config, const auto& use) {
+TEST_CASE("[C01] a loop over uneven data, or with batches that Troupe does not make, refuses what it would not heed") {
+  const auto error_of = [](const Config& config, bool uneven, const auto& use) {
     const auto errors = testing::run_program(1, config, [&](Rank& rank) {
       auto model = rank.distribute([] { return SumNet(); });
       const auto optimizer = rank.make_optimizer(*model);
       use(rank, *optimizer);
-      if (rank.config().label_smoothing == 0) {  // its own batches
+      if (!uneven) {
         rank.backward(Loss(model->forward(torch::ones({2, 3})).sum()));
         rank.step(*optimizer);
         return;
@@ -195,22 +195,23 @@ TEST_CASE("[C01] a loop of uneven or of its own batches refuses what it would no
     return errors[0];
   };
   const auto nothing = [](Rank&, Optimizer&) {};
-  for (const double uneven : {0.0, 0.1}) {
+  for (const bool uneven : {false, true}) {
     auto config = loop_config(1, "ddp");
-    config.label_smoothing = uneven;
-    CHECK(error_of(config, nothing).empty());
+    CHECK(error_of(config, uneven, nothing).empty());
     config.resume = "latest";
-    CHECK_THAT(error_of(config, nothing), Catch::Contains("resume is 'latest', and this program keeps no checkpoints"));
+    CHECK_THAT(error_of(config, uneven, nothing),
+               Catch::Contains("resume is 'latest', and this program keeps no checkpoints"));
     config.resume.clear();
     set_config_value(config, "save_every", "2", "--save_every");
-    CHECK_THAT(error_of(config, nothing), Catch::Contains("save_every is 2, and this program keeps no checkpoints"));
+    CHECK_THAT(error_of(config, uneven, nothing),
+               Catch::Contains("save_every is 2, and this program keeps no checkpoints"));
   }
   testing::ScratchDirectory folder;
   auto config = loop_config(1, "ddp");
   config.checkpoint_dir = folder / "checkpoints";
-  CHECK_THAT(error_of(config, [](Rank& rank, Optimizer& optimizer) { rank.keep_checkpoints(optimizer); }),
+  CHECK_THAT(error_of(config, false, [](Rank& rank, Optimizer& optimizer) { rank.keep_checkpoints(optimizer); }),
              Catch::Contains("so nothing would be saved"));
-  CHECK_THAT(error_of(config,
+  CHECK_THAT(error_of(config, false,
                       [](Rank& rank, Optimizer&) {
                         rank.validate_on(std::make_shared<Numbers>(), [](const Batch&) { return Loss(at::zeros({})); });
                       }),
