@@ -143,7 +143,7 @@ const std::vector<ConfigField>& config_fields() {
               "the host reads the result in the next step; only without recovery"}),
       {"training", "cuda_graphs", at(&Config::cuda_graphs),
        "on a GPU: capture forward and backward as a CUDA graph once their shapes have come three times, and replay it "
-       "from then on; for ddp, local_sgd, diloco"},
+       "from then on; for strategies with whole replicas: ddp, local_sgd, diloco, gossip, parameter_server"},
       {"training", "verify_every", at(&Config::verify_every),
        "steps between two comparisons of all replicas' parameters; 0: never", 0, kMany},
       one_of({"heal", "rank_0", "stop"},

@@ -1,4 +1,5 @@
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launch/program/job.hpp"
@@ -26,7 +27,7 @@ void run_steps(Rank& rank, const std::shared_ptr<const Dataset>& data, const tor
       } else {
         if (batch->micro_batch == 0) of_step.clear();
         of_step.push_back(batch);
-        if (batch->last_of_step) rank.run_micro_batches(of_step, loss_of);
+        if (batch->last_of_step) rank.run_micro_batches(std::exchange(of_step, {}), loss_of);
       }
     } catch (const Error& error) {  // a collective in forward or backward
       rank.recover(error);

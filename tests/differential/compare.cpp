@@ -93,6 +93,7 @@ Outcome rounded_otherwise(const Job& job, const Order& order, double rounding, s
 std::string difference(const Job& job, const Outcome& found, const Outcome& right) {
   const double t = tolerance(job), floor = t < 1e-6 ? 1e-12 : t * 1e-2;
   for (const auto& [number, step] : right.steps) {
+    if (job.vote == "late") break;  // whose reports are of the step before; weights and held-out losses are compared
     const auto seen = found.steps.find(number);
     const auto of = "step " + std::to_string(number) + ": ";
     if (seen == found.steps.end()) return of + "it was not run";
@@ -106,7 +107,8 @@ std::string difference(const Job& job, const Outcome& found, const Outcome& righ
     if (apart(mine.rate, step.rate, 1e-12, 0)) return differs("the rate", mine.rate, step.rate);
     if (mine.samples >= 0 && mine.samples != step.samples) return differs("samples", mine.samples, step.samples);
     if (!step.committed) continue;
-    if (mine.type != step.type) return of + "the model's output is " + mine.type + ", right is " + step.type;
+    const bool replayed = job.graphs && mine.type.empty();  // its forward was not called
+    if (!replayed && mine.type != step.type) return of + "the model's output is " + mine.type + ", right is " + step.type;
     if (apart(mine.loss, step.loss, t, floor)) return differs("the loss", mine.loss, step.loss);
     if (t < 1e-6 && mine.correct >= 0 && mine.correct != step.correct)
       return differs("what was right", mine.correct, step.correct);

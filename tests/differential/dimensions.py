@@ -49,6 +49,8 @@ DIMENSIONS = {
     "static_graph": [False, True],
     "early_update": [False, True],
     "checkpointing": ["none", "block"],
+    "graphs": [False, True],
+    "vote": ["step", "late"],
     "amp": ["none", "bf16", "fp16"],
     "validate": [0, 7, 31],
     "loss_scaler": ["auto", "on"],
@@ -194,6 +196,21 @@ def is_server(strategy):
 
 REFUSED = [
     Refusal("early_update device", lambda j: j["early_update"] and j["device"] != "cpu", "it works on the CPU only so far"),
+    Refusal("graphs strategy", lambda j: j["graphs"] and any_phase(j, lambda s: s in SHARDED or is_mesh(s)),
+            "does more in forward and backward than launch kernels"),
+    Refusal("graphs switch_at", lambda j: j["graphs"] and j["switch_at"], "with switch_at moves to different memory while the job runs"),
+    Refusal("graphs checkpointing", lambda j: j["graphs"] and j["checkpointing"] != "none",
+            "activation_checkpointing restores the state of the random number generator in backward"),
+    Refusal("graphs loss", lambda j: j["graphs"] and j["loss"] == "masked", "cuda_graphs fixes what is computed"),
+    Refusal("graphs feed", lambda j: j["graphs"] and j["feed"] == "uneven", "forward was not passed to Troupe, so it can't be captured"),
+    Refusal("vote strategy resume_strategy", lambda j: j["vote"] == "late" and any_phase(j, lambda s: s in APART), "has replicas that differ"),
+    Refusal("vote strategy", lambda j: j["vote"] == "late" and any_phase(j, lambda s: is_server(s) or is_mesh(s)), "waits for the vote"),
+    Refusal("vote switch_at", lambda j: j["vote"] == "late" and j["switch_at"], "waits for the vote before it switches"),
+    Refusal("vote optimizer", lambda j: j["vote"] == "late" and j["optimizer"].startswith("torch."),
+            "must know on the host whether a step is applied"),
+    Refusal("graphs vote desk", lambda j: (j["graphs"] or j["vote"] == "late") and j["desk"], "a metric can't be logged with …"),
+    Refusal("vote touched", lambda j: j["vote"] == "late" and j["touched"], "with vote late the device decides whether a step is applied"),
+    Refusal("vote loss", lambda j: j["vote"] == "late" and j["loss"] == "masked", "vote late lets the device update parameters"),
     Refusal("samples drop_last resume_batch batch_size", lambda j: j["feed"] != "uneven" and j["drop_last"] and any(
         j["samples"] < batch for _, batch, _ in phases(j)), "… samples are fewer than one batch of …"),
     Refusal("batch_size accumulate ranks resume_batch resume_ranks", lambda j: j["feed"] != "uneven" and any(
@@ -274,6 +291,16 @@ def settle_once(job):
         simple("backend")  # NCCL, and for tensors of the CPU whatever fits
         if any_phase(job, keeps_parts):
             simple("touched")  # a parameter that is not there is the device's end: docs/gpu.md, Absent parameters
+    else:
+        simple("graphs", "vote")
+    if hurts(job):
+        simple("vote")  # a job that recovers can't use it
+    # What a forward does on the host is done once, when its graph is written. The fake device has no kernels of convolutions and norms.
+    host_part = has_branch(job) or job["event"] in ("resume", "leave", "infinite")
+    if host_part or job["norm"] != "none" or job["model"] == "conv":
+        simple("graphs")
+    if job["graphs"]:
+        simple("shuffle")
     if job["event"] != "resume":
         simple("stop_at", "resume_ranks", "resume_batch", "resume_strategy")
     # A rank has several batches in the validation, and an epoch ends where the run is stopped.
@@ -491,7 +518,7 @@ def settle_once(job):
 NOT_IN_PYTHON = ("shuffle", "comm_hook", "amp", "switch_at", "staleness", "touched")
 # What is right is the same, whatever they are, or they say something of one of the above.
 NOTHING_TO_PYTHON = set(
-    "backend device loop listed balance bucket_mb powersgd_rank broadcast_buffers static_graph early_update checkpointing loss_scaler "
+    "backend device loop listed balance bucket_mb powersgd_rank broadcast_buffers static_graph early_update checkpointing graphs vote loss_scaler "
     "loss_scale_interval on_not_finite sync_every outer_momentum fragments overlap verify_every snapshot_every desk kill_at hurt_step "
     "hurt_rank stop_at".split()
 )

@@ -27,6 +27,9 @@ LOCAL_SGD = ({"strategy": list(LOCAL)}, {"event": ["resume"], "resume_strategy":
 # Values that mean nothing, or are refused, without certain values of other dimensions: in one of these ways.
 NEEDS = [
     ("staleness", [1, 2], {"strategy": ["parameter_server"], "ranks": [1]}),
+    ("graphs", [True], {"device": ["fake"], "model": ["mlp", "tokens"], "norm": ["none"], "unused": ["none", "always"],
+                        "frozen": ["none", "always"], "desk": [False]}),
+    ("vote", ["late"], {"device": ["fake"], "event": ["none", "resume", "infinite"]}),
     ("scale", [1e6], {"comm_hook": ["fp16"], "loss": ["mean"], "optimizer": ["sgd", "torch.SGD"]}),
     ("overlap", [1], *DILOCO),
     ("fragments", [2], *DILOCO),

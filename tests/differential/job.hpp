@@ -74,6 +74,8 @@ struct Job {
   bool static_graph = false;
   bool early_update = false;
   std::string checkpointing = "none";
+  bool graphs = false;        ///< cuda_graphs, on a device
+  std::string vote = "step";  ///< step, late: on a device
   std::string amp = "none";  ///< none, bf16, fp16
   std::string loss_scaler = "auto";
   int loss_scale_interval = 2000;
@@ -122,7 +124,7 @@ struct Job {
 #define TROUPE_JOB_SECOND(WHAT)                                                                                        \
   NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                            \
       WHAT, comm_hook, powersgd_rank, broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing,    \
-      amp, loss_scaler, loss_scale_interval, on_not_finite, sync_every, outer_momentum, fragments, overlap, switch_at, \
+      graphs, vote, amp, loss_scaler, loss_scale_interval, on_not_finite, sync_every, outer_momentum, fragments, overlap, switch_at, \
       staleness, verify_every, snapshot_every, desk, touched, validate, event, stop_at, resume_ranks, resume_batch,    \
       resume_strategy, kill_at, hurt_step, hurt_rank, again, seed))
 

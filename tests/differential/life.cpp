@@ -127,23 +127,29 @@ class Life {
     leave_if_due();
     const auto autocast = rank_.autocast();
     const auto output = net.forward(input, place);
-    const auto parts = loss_parts(job_, output, target);
     if (net.is_training()) note_(note_of_output(place.step, output.scalar_type()));
+    const auto parts = loss_parts(job_, output, target);
+    if (job_.graphs) {
+      const auto count = parts.counted.clamp_min(1).to(parts.sum.scalar_type());
+      return {parts.sum / count, CorrectSamples(parts.right)};
+    }
     auto sum = parts.sum;
     const bool is_first = system_of(rank_).compute().data_shard().index == 0;
     if (job_.event == "infinite" && net.is_training() && place.step == kChangeStep && is_first)
       sum = sum * std::numeric_limits<double>::infinity();
-    const auto correct = static_cast<double>(parts.correct);
+    const auto correct = static_cast<double>(parts.correct());
     if (job_.desk) {
-      const auto count = static_cast<double>(std::max<std::int64_t>(1, parts.count));
+      const auto count = static_cast<double>(std::max<std::int64_t>(1, parts.count()));
       const auto summed = sum.detach();  // a mean is rounded as the loss is
       rank_.log("own loss", (job_.loss == "masked" ? summed.to(at::kDouble) : summed) / count);
       rank_.log("own correct", correct, Reduce::sum);
     }
-    if (job_.loss == "masked") return Loss::sum(sum, parts.count, correct);
-    return {sum / static_cast<double>(std::max<std::int64_t>(1, parts.count)), correct};
+    if (job_.loss == "masked") return Loss::sum(sum, parts.count(), correct);
+    return {sum / static_cast<double>(std::max<std::int64_t>(1, parts.count())), correct};
   }
   Loss loss_of(Net& net, const Batch& batch) {
+    if (!batch.index.defined())  // a graph's
+      return loss_of(net, input_in(batch), target_in(job_, batch), {rank_.steps_done(), 0, {{0, 0, batch.numel()}}});
     if (net.is_training()) note_(note_of_samples(job_, batch, system_of(rank_).compute().data_shard()));
     const Place place{
         rank_.steps_done(),
@@ -210,7 +216,7 @@ class Life {
           if (batch->micro_batch == 0) of_step.clear();
           of_step.push_back(batch);
           if (!batch->last_of_step) continue;
-          rank_.run_micro_batches(of_step, [&](const Batch& of) { return loss_of(net, of); });
+          rank_.run_micro_batches(std::exchange(of_step, {}), [&](const Batch& of) { return loss_of(net, of); });
         } else {
           rank_.backward(loss_of(net, *batch));
           if (!batch->last_of_step) continue;

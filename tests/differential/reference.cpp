@@ -312,7 +312,7 @@ class PlainRun {
     if (job_.event == "infinite" && step_ == kChangeStep && place.parts.front().rank == 0)
       value = value * std::numeric_limits<double>::infinity();
     seen.loss += value.item<double>();
-    seen.correct += static_cast<double>(loss.correct);
+    seen.correct += static_cast<double>(loss.correct());
     if (value.requires_grad()) (value * (times() * scaler_.scale() * nudge())).backward();
     if (sets_aside()) apart_.take(replica, ranks.front(), job_.ranks);
     if (ranks.front() != 0 && !outer_) replica.put_buffers_back(buffers);
@@ -357,7 +357,7 @@ class PlainRun {
           job_, net.forward(batch.input, Place{step_, 0, {{r, indices.front(), batch.input.size(0)}}}), batch.target);
       net.train();
       sum += loss.sum.item<double>();
-      count += loss.count;
+      count += loss.count();
     }
     outcome_.held_out[step_] = sum / static_cast<double>(std::max<std::int64_t>(1, count));
   }

@@ -57,20 +57,18 @@ inline Samples samples_at(const Job& job, const std::vector<std::int64_t>& indic
 
 /// Sum of the targets' cross entropies, how many count, and how many were right.
 struct LossParts {
-  at::Tensor sum;  // ()
-  std::int64_t count = 0, correct = 0;
+  at::Tensor sum, counted, right;  // () each
+  std::int64_t count() const { return counted.item<std::int64_t>(); }
+  std::int64_t correct() const { return right.item<std::int64_t>(); }
 };
 inline LossParts loss_parts(const Job& job, const at::Tensor& output, const at::Tensor& target) {
   const auto scores = output.reshape({-1, output.size(-1)});
   const auto labels = target.reshape({-1});
   namespace F = torch::nn::functional;
-  LossParts parts;
-  parts.sum = F::cross_entropy(scores, labels, F::CrossEntropyFuncOptions().reduction(torch::kSum).ignore_index(-100)) *
-              job.scale;
   const auto counts = labels.ne(-100);
-  parts.count = counts.sum().item<std::int64_t>();
-  parts.correct = scores.argmax(1).eq(labels).logical_and(counts).sum().item<std::int64_t>();
-  return parts;
+  return {F::cross_entropy(scores, labels, F::CrossEntropyFuncOptions().reduction(torch::kSum).ignore_index(-100)) *
+              job.scale,
+          counts.sum(), scores.argmax(1).eq(labels).logical_and(counts).sum()};
 }
 
 /// Which sample a rank has as the n-th of its own with `uneven`: rank r of N has batches of unequal sizes, and ranks

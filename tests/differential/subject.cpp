@@ -88,6 +88,8 @@ Config config_of(const Job& job, const std::string& folder) {
   config.static_graph = job.static_graph;
   config.early_update = job.early_update;
   config.activation_checkpointing = job.checkpointing;
+  config.cuda_graphs = job.graphs;
+  config.vote = job.vote;
   config.use_amp = job.amp != "none";
   if (config.use_amp) config.amp_dtype = job.amp;
   config.loss_scaler = job.loss_scaler;
@@ -290,7 +292,9 @@ Outcome subject(const Job& job, const std::string& folder, Order& order, Ranks r
   outcome.held_out = recorded.held_out;
   outcome.twice = recorded.twice;
   if (!outcome.error.empty()) return outcome;
-  if (job.loop == "framework") {
+  if (job.vote == "late") {
+    outcome.steps.clear();  // reports are of the step before
+  } else if (job.loop == "framework") {
     outcome.steps = std::move(recorded.steps);
   } else if (outcome.error = unlike(outcome, recorded); !outcome.error.empty()) {
     return outcome;
