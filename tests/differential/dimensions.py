@@ -202,7 +202,6 @@ REFUSED = [
     Refusal("graphs checkpointing", lambda j: j["graphs"] and j["checkpointing"] != "none",
             "activation_checkpointing restores the state of the random number generator in backward"),
     Refusal("graphs loss", lambda j: j["graphs"] and j["loss"] == "masked", "cuda_graphs fixes what is computed"),
-    Refusal("graphs feed", lambda j: j["graphs"] and j["feed"] == "uneven", "forward was not passed to Troupe, so it can't be captured"),
     Refusal("vote strategy resume_strategy", lambda j: j["vote"] == "late" and any_phase(j, lambda s: s in APART), "has replicas that differ"),
     Refusal("vote strategy", lambda j: j["vote"] == "late" and any_phase(j, lambda s: is_server(s) or is_mesh(s)), "waits for the vote"),
     Refusal("vote switch_at", lambda j: j["vote"] == "late" and j["switch_at"], "waits for the vote before it switches"),
@@ -418,7 +417,7 @@ def settle_once(job):
     if job["feed"] == "uneven":  # a loop with data of its own
         job["loop"] = "custom"
         simple("samples", "batch_size", "drop_last", "shuffle")
-        simple("resume_ranks", "resume_batch")
+        simple("resume_ranks", "resume_batch", "graphs")
     if job["unused"] in ("rank", "data"):  # whose branch goes by how samples are shared out
         simple("validate")
     if job["event"] == "net" and is_local(job):  # of what is under way for a step the ranks' differences are taken anew
