@@ -12,7 +12,8 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 API = ROOT / "build/docs/api"
-WORKER = "assets/javascripts/iframe-worker.js"  # mkdocs.yml has it, too
+ASSETS = ("assets/javascripts/iframe-worker.js", "assets/stylesheets/site.css")  # from docs/site; mkdocs.yml has them, too
+ROWS = ("config.md", "reference/metrics.md", "reference/exit_codes.md", "reference/public_api.md")  # their tables are lists on a narrow screen
 LINK = re.compile(r"\]\((\.\./[\w./-]+)(#[\w-]+)?\)")
 BESIDE = re.compile(r"<!-- beside: ([\w./-]+) -->")
 ELSEWHERE = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//[^>]*>|<link\b[^>]*\bhref=[\"']?(?:https?:)?//[^>]*>")
@@ -55,7 +56,8 @@ def on_files(files, config):
         files.append(File.generated(config, page_of(path), content=source_page(path)))
     if not (API / "html/index.html").exists():
         raise PluginError("doxygen has not run: ./dev docs does it")
-    files.append(File.generated(config, WORKER, abs_src_path=str(ROOT / "docs/site/iframe-worker.js")))
+    for asset in ASSETS:
+        files.append(File.generated(config, asset, abs_src_path=str(ROOT / "docs/site" / posixpath.basename(asset))))
     for file in sorted((API / "html").rglob("*")):
         if file.is_file():
             name = "api/" + file.relative_to(API / "html").as_posix()
@@ -70,6 +72,30 @@ def beside(marker):
         text = (ROOT / (marker[1] + suffix)).read_text().strip()
         tabs += f'=== "{title}"\n\n' + textwrap.indent(f"```{LANGUAGES[suffix]}\n{text}\n```", "    ") + "\n\n"
     return tabs
+
+
+def with_columns(table):
+    """Each cell but a row's first says of which column it is."""
+    names = [re.sub(r"<[^>]*>", "", name) for name in re.findall(r"<th\b[^>]*>(.*?)</th>", table[0])]
+
+    def row(found):
+        cells = iter(range(len(names)))
+        return re.sub(r"<td\b", lambda cell: cell[0] + f' data-column="{names[n]}"' if (n := next(cells)) else cell[0], found[0])
+
+    return re.sub(r"<tr>.*?</tr>", row, table[0], flags=re.DOTALL)
+
+
+def unbroken(text, word):
+    """Text with HTML, in which no line ends within such a word of a piece of code."""
+    return re.sub(r"(?<=<code>)[^<]*(?=</code>)", lambda code: re.sub(word, r'<span class="whole">\g<0></span>', code[0]), text)
+
+
+def on_page_content(html, page, config, files):
+    html = re.sub(r"<table>.*?</table>", lambda table: unbroken(table[0], r"(?<!\S)\S{2,32}(?!\S)"), html, flags=re.DOTALL)
+    html = unbroken(html, r"(?<!\S)--?[a-z][\w-]*")
+    if page.file.src_uri in ROWS:
+        html = f'<div class="rows">{re.sub(r"<table>.*?</table>", with_columns, html, flags=re.DOTALL)}</div>'
+    return html
 
 
 def on_post_page(output, page, config):
