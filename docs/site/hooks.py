@@ -13,7 +13,6 @@ from mkdocs.structure.files import File
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 API = ROOT / "build/docs/api"
 ASSETS = ("assets/javascripts/iframe-worker.js", "assets/stylesheets/site.css")  # from docs/site; mkdocs.yml has them, too
-ROWS = ("config.md", "reference/metrics.md", "reference/exit_codes.md", "reference/public_api.md")  # their tables are lists on a narrow screen
 LINK = re.compile(r"\]\((\.\./[\w./-]+)(#[\w-]+)?\)")
 BESIDE = re.compile(r"<!-- beside: ([\w./-]+) -->")
 ELSEWHERE = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//[^>]*>|<link\b[^>]*\bhref=[\"']?(?:https?:)?//[^>]*>")
@@ -74,15 +73,22 @@ def beside(marker):
     return tabs
 
 
+def plain(html):
+    return re.sub(r"<[^>]*>", "", html).strip()
+
+
 def with_columns(table):
-    """Each cell but a row's first says of which column it is."""
-    names = [re.sub(r"<[^>]*>", "", name) for name in re.findall(r"<th\b[^>]*>(.*?)</th>", table[0])]
+    """A table of words, not of numbers, is a list on a narrow screen: each cell but a row's first says of which column it is."""
+    names = [plain(name) for name in re.findall(r"<th\b[^>]*>(.*?)</th>", table[0])]
+    cells = [plain(cell) for row in re.findall(r"<tr>(.*?)</tr>", table[0], re.DOTALL) for cell in re.findall(r"<td\b[^>]*>(.*?)</td>", row, re.DOTALL)[1:]]
+    if not cells or sum(map(len, cells)) / len(cells) < 20:
+        return table[0]
 
     def row(found):
-        cells = iter(range(len(names)))
-        return re.sub(r"<td\b", lambda cell: cell[0] + f' data-column="{names[n]}"' if (n := next(cells)) else cell[0], found[0])
+        place = iter(range(len(names)))
+        return re.sub(r"<td\b", lambda cell: cell[0] + (f' data-column="{names[n]}"' if (n := next(place)) and names[n] else ""), found[0])
 
-    return re.sub(r"<tr>.*?</tr>", row, table[0], flags=re.DOTALL)
+    return f'<div class="rows">{re.sub(r"<tr>.*?</tr>", row, table[0], flags=re.DOTALL)}</div>'
 
 
 def unbroken(text, word):
@@ -93,9 +99,7 @@ def unbroken(text, word):
 def on_page_content(html, page, config, files):
     html = re.sub(r"<table>.*?</table>", lambda table: unbroken(table[0], r"(?<!\S)\S{2,32}(?!\S)"), html, flags=re.DOTALL)
     html = unbroken(html, r"(?<!\S)--?[a-z][\w-]*")
-    if page.file.src_uri in ROWS:
-        html = f'<div class="rows">{re.sub(r"<table>.*?</table>", with_columns, html, flags=re.DOTALL)}</div>'
-    return html
+    return re.sub(r"<table>.*?</table>", with_columns, html, flags=re.DOTALL)
 
 
 def on_post_page(output, page, config):
