@@ -81,7 +81,7 @@ def with_columns(table):
     """A table of words, not of numbers, is a list on a narrow screen: each cell but a row's first says of which column it is."""
     names = [plain(name) for name in re.findall(r"<th\b[^>]*>(.*?)</th>", table[0])]
     cells = [plain(cell) for row in re.findall(r"<tr>(.*?)</tr>", table[0], re.DOTALL) for cell in re.findall(r"<td\b[^>]*>(.*?)</td>", row, re.DOTALL)[1:]]
-    if not cells or sum(map(len, cells)) / len(cells) < 20:
+    if not cells or ("meaning" not in names and sum(map(len, cells)) / len(cells) < 20):
         return table[0]
 
     def row(found):
