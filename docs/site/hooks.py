@@ -38,7 +38,7 @@ def source_page(path):
     if file.suffix == ".md":
         return LINK.sub(r"](\1)", re.sub(r"\]\((?!https?:)[^)]*\)", "]", text).replace("![", "["))
     fence = "`" * (max((len(ticks) for ticks in re.findall(r"`{3,}", text)), default=3) + 1)
-    return f"# {path}\n\n{fence}{LANGUAGES.get(file.suffix, 'text')}\n{text}\n{fence}\n"
+    return f"---\nsearch:\n  exclude: true\n---\n# {path}\n\n{fence}{LANGUAGES.get(file.suffix, 'text')}\n{text}\n{fence}\n"
 
 
 def on_files(files, config):
