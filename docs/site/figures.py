@@ -1,4 +1,4 @@
-"""The figures of README.md and docs/: docs/images from bench/ and docs/data.
+"""The figures of README.md and docs/: docs/images from bench/, docs/data and the sources.
 
     figures.py [NAME..]   writes all figures, or these, and README's table
     figures.py --check    fails if one differs from what the data give
@@ -16,6 +16,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 IMAGES = ROOT / "docs/images"
 PLOTS = ("step_time", "recovery_time", "memory", "slow_link", "loss_with_kill", "step_timeline")
+DRAWINGS = ("folder_map", "message_flow")  # pure Python, as kill_demo
+FIGURES = ("kill_demo", *DRAWINGS, *PLOTS)
 TABLE = ROOT / "tests/docs/readme_figures.py"
 
 
@@ -37,9 +39,10 @@ def kill_demo():
 
 def drawn(names):
     """(name, text) of each figure that can be drawn here."""
-    plots, missing = [name for name in names if name != "kill_demo"], matplotlib_is_missing()
+    plots, missing = [name for name in names if name in PLOTS], matplotlib_is_missing()
     if "kill_demo" in names:
         yield "kill_demo", kill_demo()
+    yield from ((name, importlib.import_module(f"drawings.{name}").draw()) for name in names if name in DRAWINGS)
     if plots and missing:
         print(f"figures: left out: {', '.join(plots)}: {missing}")
     elif plots:
@@ -48,9 +51,9 @@ def drawn(names):
 
 def main():
     check = sys.argv[1:] == ["--check"]
-    names = sys.argv[1:] if sys.argv[1:] and not check else ("kill_demo", *PLOTS)
-    if unknown := set(names) - {"kill_demo", *PLOTS}:
-        sys.exit(f"figures: no figure is called {', '.join(sorted(unknown))}; there are kill_demo, {', '.join(PLOTS)}")
+    names = sys.argv[1:] if sys.argv[1:] and not check else FIGURES
+    if unknown := set(names) - set(FIGURES):
+        sys.exit(f"figures: no figure is called {', '.join(sorted(unknown))}; there are {', '.join(FIGURES)}")
     lagging = []
     for name, text in drawn(names):
         file = IMAGES / f"{name}.svg"

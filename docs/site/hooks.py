@@ -12,7 +12,7 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 API = ROOT / "build/docs/api"
-WORKER = "assets/javascripts/iframe-worker.js"  # mkdocs.yml has it, too
+ASSETS = ("assets/javascripts/iframe-worker.js", "assets/stylesheets/site.css")  # from docs/site; mkdocs.yml has them, too
 LINK = re.compile(r"\]\((\.\./[\w./-]+)(#[\w-]+)?\)")
 BESIDE = re.compile(r"<!-- beside: ([\w./-]+) -->")
 ELSEWHERE = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//[^>]*>|<link\b[^>]*\bhref=[\"']?(?:https?:)?//[^>]*>")
@@ -38,7 +38,7 @@ def source_page(path):
     if file.suffix == ".md":
         return LINK.sub(r"](\1)", re.sub(r"\]\((?!https?:)[^)]*\)", "]", text).replace("![", "["))
     fence = "`" * (max((len(ticks) for ticks in re.findall(r"`{3,}", text)), default=3) + 1)
-    return f"# {path}\n\n{fence}{LANGUAGES.get(file.suffix, 'text')}\n{text}\n{fence}\n"
+    return f"---\nsearch:\n  exclude: true\n---\n# {path}\n\n{fence}{LANGUAGES.get(file.suffix, 'text')}\n{text}\n{fence}\n"
 
 
 def on_files(files, config):
@@ -55,7 +55,8 @@ def on_files(files, config):
         files.append(File.generated(config, page_of(path), content=source_page(path)))
     if not (API / "html/index.html").exists():
         raise PluginError("doxygen has not run: ./dev docs does it")
-    files.append(File.generated(config, WORKER, abs_src_path=str(ROOT / "docs/site/iframe-worker.js")))
+    for asset in ASSETS:
+        files.append(File.generated(config, asset, abs_src_path=str(ROOT / "docs/site" / posixpath.basename(asset))))
     for file in sorted((API / "html").rglob("*")):
         if file.is_file():
             name = "api/" + file.relative_to(API / "html").as_posix()
@@ -70,6 +71,35 @@ def beside(marker):
         text = (ROOT / (marker[1] + suffix)).read_text().strip()
         tabs += f'=== "{title}"\n\n' + textwrap.indent(f"```{LANGUAGES[suffix]}\n{text}\n```", "    ") + "\n\n"
     return tabs
+
+
+def plain(html):
+    return re.sub(r"<[^>]*>", "", html).strip()
+
+
+def with_columns(table):
+    """A table of words, not of numbers, is a list on a narrow screen: each cell but a row's first says of which column it is."""
+    names = [plain(name) for name in re.findall(r"<th\b[^>]*>(.*?)</th>", table[0])]
+    cells = [plain(cell) for row in re.findall(r"<tr>(.*?)</tr>", table[0], re.DOTALL) for cell in re.findall(r"<td\b[^>]*>(.*?)</td>", row, re.DOTALL)[1:]]
+    if not cells or ("meaning" not in names and sum(map(len, cells)) / len(cells) < 20):
+        return table[0]
+
+    def row(found):
+        place = iter(range(len(names)))
+        return re.sub(r"<td\b", lambda cell: cell[0] + (f' data-column="{names[n]}"' if (n := next(place)) and names[n] else ""), found[0])
+
+    return f'<div class="rows">{re.sub(r"<tr>.*?</tr>", row, table[0], flags=re.DOTALL)}</div>'
+
+
+def unbroken(text, word):
+    """Text with HTML, in which no line ends within such a word of a piece of code."""
+    return re.sub(r"(?<=<code>)[^<]*(?=</code>)", lambda code: re.sub(word, r'<span class="whole">\g<0></span>', code[0]), text)
+
+
+def on_page_content(html, page, config, files):
+    html = re.sub(r"<table>.*?</table>", lambda table: unbroken(table[0], r"(?<!\S)\S{2,32}(?!\S)"), html, flags=re.DOTALL)
+    html = unbroken(html, r"(?<!\S)--?[a-z][\w-]*")
+    return re.sub(r"<table>.*?</table>", with_columns, html, flags=re.DOTALL)
 
 
 def on_post_page(output, page, config):

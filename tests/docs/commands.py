@@ -31,7 +31,7 @@ FOREIGN = {"apt", "apt-get", "awk", "cat", "cd", "cmake", "cp", "ctest", "curl",
 # Flags of others, and of a reader's program (--hidden), that pages name in `code`.
 FOREIGN_FLAGS = {"--no-python", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--no-deps", "--strict",
                  "--prefix", "--install", "--rdzv-backend", "--rdzv-endpoint", "--standalone", "--max-restarts", "--test-dir", "--cap-add", "--gpus",
-                 "--ntasks-per-node", "--signal", "--preserve-status", "--write", "--shm-size", "--network", "--no-kill", "--hidden"}
+                 "--hostfile", "--ntasks-per-node", "--signal", "--preserve-status", "--write", "--shm-size", "--network", "--no-kill", "--hidden"}
 
 
 def lines_of(block):

@@ -226,6 +226,7 @@ TEST_CASE("[T07] a browser shows how a run ended and what to do next, and before
   validation.kind = MetricRecord::Kind::validation;
   validation.step = 1;
   validation.add("validation_metrics/loss", 0.5);
+  validation.add("validation_metrics/accuracy", 0.25);
   page.write(validation);
   end.kind = MetricRecord::Kind::end;
   end.step = 1;
@@ -234,6 +235,7 @@ TEST_CASE("[T07] a browser shows how a run ended and what to do next, and before
   const auto stopped = browsed(address);
   CHECK_THAT(*stopped, Catch::Contains(">was stopped by signal 2</span>") && Catch::Contains("troupe report"));
   CHECK(card(*stopped, "held-out loss") == 0.5);
+  CHECK(card(*stopped, "held-out accuracy") == 25);
   CHECK_THAT(*stopped, Catch::Contains("<i class=\"b1\"></i>held out"));
   end.text = "rank 1: it broke";
   page.write(end);
