@@ -70,6 +70,9 @@ constexpr std::array kMetrics{
     MetricName{"loss_scale", "troupe_loss_scale", "Loss scale of the last step."},
     MetricName{"skipped_steps", "troupe_skipped_steps", "Steps of the interval that were not applied."},
     MetricName{"slow_ranks", "troupe_slow_ranks", "Ranks that keep the others waiting."},
+    MetricName{"total_steps", "troupe_total_steps", "Steps that the run will have; null if that is not known."},
+    MetricName{"time_left(s)", "troupe_time_left_seconds",
+               "Time left at the run's pace so far, validation and saving included; null if that is not known."},
     MetricName{"validation_metrics/loss", "troupe_validation_loss", "Mean loss over the held-out samples."},
     MetricName{"validation_metrics/accuracy", "troupe_validation_accuracy",
                "Share of the held-out samples that were right."},
@@ -134,7 +137,8 @@ std::string mlflow_name(const MetricName& metric) {
 }
 
 void check_own_metric(const std::string& name) {
-  if (find_metric(name) == nullptr && !name.starts_with(kValidationPrefix)) return;
+  if (find_metric(name) == nullptr && !name.starts_with(kValidationPrefix) && !name.starts_with(kStrategyPrefix))
+    return;
   throw Error(ErrorCode::usage, "log", "'" + name + "' is a metric that Troupe reports itself", "choose another name");
 }
 

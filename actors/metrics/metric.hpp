@@ -26,6 +26,8 @@ std::string mlflow_name(const MetricName& metric);
 
 /// The prefix of the names of held-out metrics.
 inline constexpr const char* kValidationPrefix = "validation_metrics/";
+/// The prefix of the names of a strategy's own figures.
+inline constexpr const char* kStrategyPrefix = "strategy/";
 /// Throws Error(usage) for a metric of the program that has the name of one of these.
 void check_own_metric(const std::string& name);
 
@@ -46,7 +48,8 @@ struct MetricRecord {
   std::int64_t epoch = 0;
   double wall_time = 0;  ///< seconds since 1970
   std::vector<std::pair<const MetricName*, double>> values;
-  std::vector<std::pair<std::string, double>> own;  ///< metrics of the program itself (Rank::log), by name
+  std::vector<std::pair<std::string, double>>
+      own;  ///< metrics of the program itself (Rank::log), by name; then those of the strategy
   std::vector<Straggler> stragglers;
   bool best = false;
 

@@ -117,7 +117,11 @@ MetricRecord record_of(const MetricsReport& report) {
   record.add("loss_scale", w.last_loss_scale);
   record.add("skipped_steps", static_cast<double>(w.skipped));
   record.add("slow_ranks", static_cast<double>(w.stragglers.size()));
+  const auto none = std::numeric_limits<double>::quiet_NaN();
+  record.add("total_steps", report.total_steps > 0 ? static_cast<double>(report.total_steps) : none);
+  record.add("time_left(s)", report.seconds_left >= 0 ? report.seconds_left : none);
   record.own = w.logged.results();
+  for (const auto& [name, value] : report.figures) record.own.emplace_back(kStrategyPrefix + name, value);
   return record;
 }
 

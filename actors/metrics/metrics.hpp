@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/compute/compute.hpp"
@@ -54,13 +55,14 @@ struct MetricsReport {
   std::int64_t step = 0;  ///< optimizer steps done in the run
   std::int64_t step_in_epoch = 0, steps_per_epoch = 0;
   std::int64_t total_steps = 0;
-  bool log = true;                     ///< false: only the progress bar moves
-  std::int64_t tokens_per_sample = 0;  ///< 0: the data has no tokens
-  double seconds_left = -1;            ///< of the run, at its pace so far; below 0: not known
-  double max_resident_gib = 0;         ///< of this process; 0: not known
-  double max_active_gib = 0;           ///< of its device: in tensors, at most so far; 0 on the CPU
-  double max_reserved_gib = 0;         ///< ... and kept by LibTorch's allocator
-  double wall_time = 0;                ///< seconds since 1970
+  bool log = true;                                      ///< false: only the progress bar moves
+  std::int64_t tokens_per_sample = 0;                   ///< 0: the data has no tokens
+  double seconds_left = -1;                             ///< of the run, at its pace so far; below 0: not known
+  std::vector<std::pair<std::string, double>> figures;  ///< the strategy's own (OwnFigures)
+  double max_resident_gib = 0;                          ///< of this process; 0: not known
+  double max_active_gib = 0;                            ///< of its device: in tensors, at most so far; 0 on the CPU
+  double max_reserved_gib = 0;                          ///< ... and kept by LibTorch's allocator
+  double wall_time = 0;                                 ///< seconds since 1970
   int world_size = 1;
   std::int64_t sent_ns = 0;  ///< steady clock
 };

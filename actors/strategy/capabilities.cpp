@@ -9,6 +9,7 @@
 #include "actors/strategy/late_voting.hpp"
 #include "actors/strategy/meetings.hpp"
 #include "actors/strategy/micro_batch_order.hpp"
+#include "actors/strategy/own_figures.hpp"
 #include "actors/strategy/peer_waits.hpp"
 #include "actors/strategy/placement.hpp"
 #include "actors/strategy/saved_state.hpp"

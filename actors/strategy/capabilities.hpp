@@ -13,6 +13,7 @@ class Handover;
 class LateVoting;
 class Meetings;
 class MicroBatchOrder;
+class OwnFigures;
 class PeerWaits;
 class Placement;
 class SavedState;
@@ -31,8 +32,8 @@ class StrategyCapabilities {
   };
   using Entries =
       std::tuple<Entry<DemandShares>, Entry<DeviceMemory>, Entry<EarlyUpdates>, Entry<Evaluation>, Entry<GraphCapture>,
-                 Entry<Handover>, Entry<LateVoting>, Entry<Meetings>, Entry<MicroBatchOrder>, Entry<PeerWaits>,
-                 Entry<Placement>, Entry<SavedState>, Entry<Snapshots>>;
+                 Entry<Handover>, Entry<LateVoting>, Entry<Meetings>, Entry<MicroBatchOrder>, Entry<OwnFigures>,
+                 Entry<PeerWaits>, Entry<Placement>, Entry<SavedState>, Entry<Snapshots>>;
 
   /// The interfaces that the strategy's class derives from.
   static StrategyCapabilities of(Strategy& strategy);

@@ -8,7 +8,7 @@ LIST = "actors/metrics/metric.cpp"
 # Units of metrics whose names do not end with one in parentheses; empty: a number without a unit.
 UNITS = {
     "loss_metrics/global_avg_loss": "", "loss_metrics/global_max_loss": "", "grad_norm": "", "buckets": "buckets", "world_size": "ranks", "lr": "",
-    "accuracy": "0 to 1", "loss_scale": "", "skipped_steps": "steps", "slow_ranks": "ranks", "validation_metrics/loss": "",
+    "accuracy": "0 to 1", "loss_scale": "", "skipped_steps": "steps", "slow_ranks": "ranks", "total_steps": "steps", "validation_metrics/loss": "",
     "validation_metrics/accuracy": "0 to 1", "validation_metrics/samples": "samples",
 }
 LONG_UNITS = {"tps": "tokens/s"}
@@ -19,7 +19,7 @@ KEYS = {
     "step": ("all", "optimizer steps done in the run"),
     "epoch": ("all", "epoch of the data, from 0"),
     "wall_time": ("all", "seconds since 1970"),
-    "own": ("train, validation", "metrics of the program (`Rank::log`), by name"),
+    "own": ("train, validation", "metrics of the program (`Rank::log`), by name, and of the strategy (`strategy/NAME`)"),
     "stragglers": ("train", "slow ranks: `rank`, `host`, `section`, `ratio`, `own(ms)`"),
     "ranks": ("train", "by rank, own work of a step without waiting for others: `data(ms)`, `forward(ms)`, `backward(ms)`"),
     "best": ("validation", "true if this is the best validation of the run so far"),

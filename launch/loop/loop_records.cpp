@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "actors/strategy/own_figures.hpp"
 #include "launch/loop/batch_source.hpp"
 #include "launch/loop/rank_system.hpp"
 #include "launch/process/rank_lines.hpp"
@@ -145,6 +146,8 @@ MetricsReport LoopRecords::report_of(const StepWindow& window, const Place& plac
   metrics.world_size = rank_.world_size();
   if (place.data != nullptr) metrics.tokens_per_sample = place.data->tokens_per_sample();
   metrics.seconds_left = seconds_left(done);
+  if (const auto* own = system_of(rank_).compute().strategy().capability<OwnFigures>())
+    metrics.figures = own->own_figures();
   return metrics;
 }
 

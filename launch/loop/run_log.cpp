@@ -1,6 +1,7 @@
 #include "launch/loop/run_log.hpp"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -110,8 +111,10 @@ RunLog::RunLog(Rank& rank, Voice voice)
 
 void RunLog::open_page() {
   const auto& options = system_of(rank_).options();
+  const std::filesystem::path folder = rank_.config().run_dir + "/";
   const auto page = std::make_shared<MetricsPage>(static_cast<std::uint16_t>(rank_.config().metrics_port),
-                                                  options.job_id, options.page_token);
+                                                  options.job_id, options.page_token, ::geteuid(),
+                                                  folder.lexically_normal().parent_path().filename().string());
   if (voice_ == Voice::console) console_->line("live page: " + page->address());
   page_ = page;
 }

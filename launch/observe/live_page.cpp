@@ -36,8 +36,10 @@ std::string LiveRecords::from(std::int64_t after, std::size_t most_bytes) const 
   if (membership_at_ >= after && membership_at_ < first_) append(membership_);
   auto i = static_cast<std::size_t>(std::clamp(after, first_, next) - first_);
   while (i < lines_.size() && text.size() < most_bytes) append(lines_[i++]);
-  return "{\"job_id\":" + nlohmann::json(job_id_).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-         ",\"life\":" + std::to_string(::getpid()) +
+  const auto quoted = [](const std::string& words) {
+    return nlohmann::json(words).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
+  return "{\"job_id\":" + quoted(job_id_) + ",\"run\":" + quoted(run_) + ",\"life\":" + std::to_string(::getpid()) +
          ",\"next\":" + std::to_string(first_ + static_cast<std::int64_t>(i)) +
          ",\"more\":" + (i < lines_.size() ? "true" : "false") + ",\"records\":[" + text + "]}";
 }

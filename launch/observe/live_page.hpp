@@ -17,16 +17,17 @@ std::string_view live_page() noexcept;
 /// thread.
 class LiveRecords {
  public:
-  explicit LiveRecords(std::string job_id, std::size_t most_bytes = std::size_t{4} << 20)
-      : job_id_(std::move(job_id)), most_(most_bytes) {}
+  /// `run`: the run's name; may be empty.
+  explicit LiveRecords(std::string job_id, std::string run = {}, std::size_t most_bytes = std::size_t{4} << 20)
+      : job_id_(std::move(job_id)), run_(std::move(run)), most_(most_bytes) {}
   void add(const MetricRecord& record);
-  /// `{"job_id": …, "life": …, "next": N, "more": …, "records": […]}`: those with a number from `after` on; the next
-  /// request has `after=N`. A reader of another `life` begins anew: another process is rank 0. The last change of
-  /// membership stays, however old it is. An answer ends after `most_bytes`; there is `more` then.
+  /// `{"job_id": …, "run": …, "life": …, "next": N, "more": …, "records": […]}`: those with a number from `after` on;
+  /// the next request has `after=N`. A reader of another `life` begins anew: another process is rank 0. The last change
+  /// of membership stays, however old it is. An answer ends after `most_bytes`; there is `more` then.
   std::string from(std::int64_t after, std::size_t most_bytes = std::size_t{256} << 10) const;
 
  private:
-  const std::string job_id_;
+  const std::string job_id_, run_;
   const std::size_t most_;
   mutable std::mutex mutex_;
   // Guarded by mutex_.

@@ -76,8 +76,8 @@ struct MetricsPage::Impl {
   bool owner_comes = false;  // of the connection that is being accepted
   unsigned others = 0;       // connections of other users
 
-  Impl(std::uint16_t own_port, const std::string& job_id, std::string secret, uid_t user)
-      : live(job_id), port(own_port), token(std::move(secret)), owner(user) {}
+  Impl(std::uint16_t own_port, const std::string& job_id, std::string secret, uid_t user, std::string run)
+      : live(job_id, std::move(run)), port(own_port), token(std::move(secret)), owner(user) {}
   ~Impl() {
     if (daemon != nullptr) MHD_stop_daemon(daemon);  // ends all connections
   }
@@ -146,8 +146,8 @@ struct MetricsPage::Impl {
   }
 };
 
-MetricsPage::MetricsPage(std::uint16_t port, const std::string& job_id, std::string token, uid_t owner)
-    : impl_(std::make_unique<Impl>(port, job_id, std::move(token), owner)) {
+MetricsPage::MetricsPage(std::uint16_t port, const std::string& job_id, std::string token, uid_t owner, std::string run)
+    : impl_(std::make_unique<Impl>(port, job_id, std::move(token), owner, std::move(run))) {
   impl_->add("troupe_run_info", "1, labelled with the job.", {{"job_id", job_id}}).Set(1);
   impl_->step = &impl_->add("troupe_step", "Optimizer steps done in the run.");
   impl_->epoch = &impl_->add("troupe_epoch", "Passes over the data, begun or done.");

@@ -22,9 +22,10 @@ class MetricsPage final : public MetricSink {
  public:
   static constexpr unsigned kPlaces = 32, kPlacesOfOthers = 8, kBytesOfRequest = 16 << 10, kSilence = 5;  // seconds
 
-  /// Listens when it returns. Without a token only the owner's processes read it. Throws Error(unavailable) if the port
-  /// is taken.
-  MetricsPage(std::uint16_t port, const std::string& job_id, std::string token = {}, uid_t owner = ::geteuid());
+  /// Listens when it returns. Without a token only the owner's processes read it. `run`: the run's name. Throws
+  /// Error(unavailable) if the port is taken.
+  MetricsPage(std::uint16_t port, const std::string& job_id, std::string token = {}, uid_t owner = ::geteuid(),
+              std::string run = {});
   ~MetricsPage() override;
   const char* name() const noexcept override { return "live page"; }
   void write(const MetricRecord& record) override;

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <sstream>
 #include <thread>
 
@@ -32,10 +33,13 @@ namespace {
 
 using Kind = MetricRecord::Kind;
 
+constexpr std::size_t kMostOwn = 12;
+
 constexpr const char* kTopHelp =
     "usage: troupe top [RUN | --port N] [--once]\n"
     "\n"
-    "Follows a run in a terminal: loss, throughput, exposed communication, data wait, queues between actors, the "
+    "Follows a run in a terminal: loss, accuracy, the program's metrics, throughput, exposed communication, data wait, "
+    "queues between actors, the "
     "ranks, failures. It reads metrics.jsonl in the folder of the run and does not disturb the job.\n"
     "\n"
     "  RUN         the folder of the run (default: runs/latest)\n"
@@ -89,11 +93,29 @@ std::string state_of(const std::vector<MetricRecord>& records, double now) {
 void add_fields(std::vector<std::string>& lines, const std::vector<std::string>& fields, std::size_t columns) {
   std::string line;
   for (const auto& field : fields) {
+    if (field.empty()) continue;
     if (!line.empty() && line.size() + 2 + field.size() > columns) lines.push_back(std::exchange(line, "  "));
     line += (line.empty() || line == "  " ? "" : "  ") + field;
   }
   std::istringstream rest(wrapped({}, 0, line, columns));
   while (std::getline(rest, line)) lines.push_back(line);
+}
+
+// 0 everywhere if the program counts no samples that are right.
+bool counts_accuracy(const std::vector<MetricRecord>& records) {
+  return std::any_of(records.begin(), records.end(), [](const MetricRecord& r) { return r.value("accuracy") > 0; });
+}
+
+double own_value(const MetricRecord& record, const std::string& name) {
+  const auto found =
+      std::find_if(record.own.begin(), record.own.end(), [&](const auto& entry) { return entry.first == name; });
+  return found == record.own.end() ? std::numeric_limits<double>::quiet_NaN() : found->second;
+}
+
+std::string step_text(const MetricRecord& r) {
+  const double all = r.value("total_steps");
+  return "step " + std::to_string(r.step) +
+         (all > 0 ? " of " + std::to_string(static_cast<std::int64_t>(all)) : std::string());
 }
 
 void add_metrics(std::vector<std::string>& lines, const std::vector<MetricRecord>& records, const MetricRecord& r,
@@ -108,6 +130,9 @@ void add_metrics(std::vector<std::string>& lines, const std::vector<MetricRecord
   const auto or_none = [](double value) { return std::isfinite(value) ? value : 0; };
   const auto tenth = [](double value) { return std::round(10 * value) / 10; };
   row("loss", "", of("loss_metrics/global_avg_loss"));
+  if (counts_accuracy(records))
+    row("accuracy", "%", [&](const MetricRecord& record) { return tenth(100 * record.value("accuracy")); });
+  row("learning rate", "", of("lr"));
   row("samples/s", "", of("throughput(samples/s)"));
   row("exposed communication", "%", [&](const MetricRecord& record) {
     return tenth(record.value("time_metrics/exposed_communication(%)") +
@@ -115,6 +140,13 @@ void add_metrics(std::vector<std::string>& lines, const std::vector<MetricRecord
   });
   row("data wait", "%",
       [&](const MetricRecord& record) { return tenth(record.value("time_metrics/data_loading(%)")); });
+  for (std::size_t i = 0; i < r.own.size() && i < kMostOwn; ++i) {
+    const auto& name = r.own[i].first;
+    row(displayable(name.substr(0, 22), 22).c_str(), "",
+        [&](const MetricRecord& record) { return own_value(record, name); });
+  }
+  if (r.own.size() > kMostOwn)
+    lines.push_back("and " + std::to_string(r.own.size() - kMostOwn) + " more metrics, in metrics.jsonl");
   add_fields(lines, {"good: loss falls", "communication below 30% of a step", "data wait below 10%"}, columns);
 }
 
@@ -317,13 +349,23 @@ std::string top_screen(const std::string& folder, const std::vector<MetricRecord
   if (train != nullptr) {
     const auto& r = *train;
     add_fields(lines,
-               {"step " + std::to_string(r.step), "epoch " + std::to_string(r.epoch + 1),
-                "ranks " + short_number(r.value("world_size")),
+               {step_text(r),
+                records.back().kind != Kind::end && r.value("time_left(s)") >= 0
+                    ? "time left " + duration_text(r.value("time_left(s)"))
+                    : std::string(),
+                "epoch " + std::to_string(r.epoch + 1), "ranks " + short_number(r.value("world_size")),
                 "time of a step " + duration_text(r.value("time_metrics/end_to_end(s)")),
                 "idle " + share_text(r.value("time_metrics/idle(%)")),
                 "overlap " + share_text(r.value("time_metrics/overlap(%)")),
+                "memory of rank 0 " + short_number(r.value("memory/max_resident(GiB)")) + " GiB",
+                r.value("memory/max_active(GiB)") > 0
+                    ? "on its device " + short_number(r.value("memory/max_active(GiB)")) + " GiB"
+                    : std::string(),
                 validation == nullptr ? "no validation yet"
-                                      : "held-out loss " + short_number(validation->value("validation_metrics/loss"))},
+                                      : "held-out loss " + short_number(validation->value("validation_metrics/loss")),
+                validation != nullptr && validation->value("validation_metrics/accuracy") > 0
+                    ? "held-out accuracy " + share_text(100 * validation->value("validation_metrics/accuracy"))
+                    : std::string()},
                columns);
     lines.emplace_back();
     add_metrics(lines, records, r, columns);

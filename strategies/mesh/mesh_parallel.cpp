@@ -315,16 +315,16 @@ void MeshParallel::measure(MicroBatches& work) {
 
 void MeshParallel::run_micro_batches(MicroBatches& work) {
   if (borders_.empty()) measure(work);
-  if (schedule_.empty()) {
+  if (schedule_.instructions.empty()) {
     const PipelineShape shape{mesh_.pp, work.count(), static_cast<int>(context_.options.pipeline_chunks)};
-    schedule_ = make_schedule(context_.options.pipeline_schedule, shape)[static_cast<std::size_t>(place_.pp)];
+    schedule_ = RankSchedule(context_.options.pipeline_schedule, shape, place_.pp);
   }
   (void)links_->take_waited();
   begin_backward(/*synchronise=*/false, 1);
-  for (std::size_t i = 0; i < schedule_.size(); ++i) {
-    if (i + 1 == schedule_.size())
+  for (std::size_t i = 0; i < schedule_.instructions.size(); ++i) {
+    if (i + 1 == schedule_.instructions.size())
       begin_backward(/*synchronise=*/true, 1);  // what it completes need not wait for the end
-    run(schedule_[i], work);
+    run(schedule_.instructions[i], work);
   }
   end_backward();
   links_->finish();

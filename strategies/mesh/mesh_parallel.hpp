@@ -8,6 +8,7 @@
 
 #include "actors/strategy/evaluation.hpp"
 #include "actors/strategy/micro_batch_order.hpp"
+#include "actors/strategy/own_figures.hpp"
 #include "actors/strategy/peer_waits.hpp"
 #include "actors/strategy/placement.hpp"
 #include "actors/strategy/saved_state.hpp"
@@ -40,7 +41,8 @@ class MeshParallel : public Strategy,
                      public Placement,
                      public MicroBatchOrder,
                      public Evaluation,
-                     public PeerWaits {
+                     public PeerWaits,
+                     public OwnFigures {
  public:
   explicit MeshParallel(StrategyContext context);
   ~MeshParallel() override;
@@ -76,6 +78,7 @@ class MeshParallel : public Strategy,
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
   void read_state(const StateReader& state, Optimizer& optimizer) override;
   std::string describe() const override;
+  Figures own_figures() const override { return schedule_.figures(); }
 
   /// First block of each stage, and behind the last; empty before the model is cut.
   const std::vector<int>& borders() const noexcept { return borders_; }
@@ -156,7 +159,7 @@ class MeshParallel : public Strategy,
   std::unique_ptr<StageRunner> runner_;
   std::map<const c10::TensorImpl*, std::size_t> index_;
   std::vector<int> borders_;
-  StageSchedule schedule_;
+  RankSchedule schedule_;
   std::map<std::pair<int, int>, Cell> cells_;  // by chunk and micro-batch
   at::Tensor flat_;                            // (numel,): gradients, those outside of blocks first
   std::int64_t shared_numel_ = 0;              // of flat_

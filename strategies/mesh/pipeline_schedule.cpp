@@ -275,4 +275,15 @@ std::map<std::string, std::string> schedules() {
   return known;
 }
 
+RankSchedule::RankSchedule(const std::string& name, const PipelineShape& shape, int rank) {
+  const auto all = make_schedule(name, shape);
+  instructions = all.at(static_cast<std::size_t>(rank));
+  bubble = run_on_virtual_time(all, shape).bubble();
+}
+
+std::vector<std::pair<std::string, double>> RankSchedule::figures() const {
+  if (instructions.empty()) return {};
+  return {{"bubble", bubble}};
+}
+
 }  // namespace troupe

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensor_io/base/registry.hpp"
@@ -84,6 +85,16 @@ double bubble_formula(const std::string& name, const PipelineShape& shape, const
 void register_schedule(const std::string& name, const std::string& description, ScheduleFunction schedule);
 /// The lists of the named schedule, checked. Throws Error(usage) naming the known ones, and as check_schedule.
 std::vector<StageSchedule> make_schedule(const std::string& name, const PipelineShape& shape);
+
+/// A rank's list of the named schedule. Throws as make_schedule.
+struct RankSchedule {
+  RankSchedule() = default;
+  RankSchedule(const std::string& name, const PipelineShape& shape, int rank);
+  /// `bubble`: that of all ranks, 0 to 1, if all stages cost the same and transfers take no time. Empty: no schedule.
+  std::vector<std::pair<std::string, double>> figures() const;
+  StageSchedule instructions;
+  double bubble = 0;
+};
 std::map<std::string, std::string> schedules();  ///< name -> description
 std::vector<RegisteredName> known_schedules();   ///< in alphabetical order
 

@@ -317,6 +317,13 @@ std::string LocalSteps::describe() const {
   return text + ", hook " + context().options.comm_hook;
 }
 
+OwnFigures::Figures LocalSteps::own_figures() const {
+  auto next = std::numeric_limits<std::int64_t>::max();
+  for (const auto& fragment : fragments_) next = std::min(next, fragment.next);
+  return {{"outer_steps", static_cast<double>(outer_steps_)},
+          {"next_outer_in", static_cast<double>(next - step() - 1)}};
+}
+
 void register_local_steps() {
   register_strategy("local_sgd", "every rank trains its own copy; every sync_every steps all take their mean",
                     [](StrategyContext context) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/strategy/meetings.hpp"
+#include "actors/strategy/own_figures.hpp"
 #include "strategies/replicated/replicated_strategy.hpp"
 
 namespace troupe {
@@ -40,7 +41,7 @@ std::vector<std::int32_t> cut_fragments(const std::vector<std::int64_t>& numel, 
 /// when its sum is there, between two steps; if a rank is lost meanwhile, some ranks may have it and some not. So outer
 /// steps are counted. In a new generation the ranks that are behind take the outer parameters of those ahead. A step
 /// that no rank has done is done then.
-class LocalSteps final : public ReplicatedStrategy, public Meetings {
+class LocalSteps final : public ReplicatedStrategy, public Meetings, public OwnFigures {
  public:
   LocalSteps(StrategyContext context, OuterOptions outer);
 
@@ -60,6 +61,7 @@ class LocalSteps final : public ReplicatedStrategy, public Meetings {
   void load_state(const std::map<std::string, std::string>& state) override;
   void read_state(const StateReader& state, Optimizer& optimizer) override;
   std::string describe() const override;
+  Figures own_figures() const override;
 
   std::int64_t outer_steps() const noexcept { return outer_steps_; }
 

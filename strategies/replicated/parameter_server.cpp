@@ -1,6 +1,7 @@
 #include "strategies/replicated/parameter_server.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace troupe {
@@ -251,6 +252,20 @@ std::string ParameterServer::describe() const {
   return name() + " on rank 0: " + std::to_string(updates()) + (updates() == 1 ? " update" : " updates") +
          " a step, gradients at most " + std::to_string(context().options.staleness) + " updates old" +
          (for_each > 1 ? ", " + std::to_string(for_each) + " shares for each rank" : std::string());
+}
+
+// Of the present membership: another one has another server.
+OwnFigures::Figures ParameterServer::own_figures() const {
+  if (!server_) return {};
+  const auto shares = server_->shares(), behind = server_->staleness();
+  const auto all = static_cast<double>(std::max<std::int64_t>(1, std::reduce(shares.begin(), shares.end())));
+  const auto [fewest, most] = std::minmax_element(shares.begin(), shares.end());
+  double updates_behind = 0;
+  for (std::size_t updates = 0; updates < behind.size(); ++updates)
+    updates_behind += static_cast<double>(updates) * static_cast<double>(behind[updates]);
+  return {{"staleness", updates_behind / all},
+          {"largest_share", static_cast<double>(*most) / all},
+          {"smallest_share", static_cast<double>(*fewest) / all}};
 }
 
 void register_parameter_server() {

@@ -8,6 +8,7 @@
 
 #include "actors/strategy/demand_shares.hpp"
 #include "actors/strategy/own_actor.hpp"
+#include "actors/strategy/own_figures.hpp"
 #include "strategies/replicated/replicated_strategy.hpp"
 #include "strategies/replicated/update_server.hpp"
 
@@ -39,7 +40,7 @@ using ParameterLinkActor = caf::typed_actor<caf::replies_to<ServeRound>::with<Ro
 ///
 /// A round is a transaction as a step is: parameters and optimizer state are copied at its start, if it has more than
 /// one update. The last update is applied after the vote, by compute.
-class ParameterServer final : public ReplicatedStrategy, public DemandShares {
+class ParameterServer final : public ReplicatedStrategy, public DemandShares, public OwnFigures {
  public:
   explicit ParameterServer(StrategyContext context);
   ~ParameterServer() override { drop_links(); }
@@ -54,6 +55,7 @@ class ParameterServer final : public ReplicatedStrategy, public DemandShares {
   Share next_share() const override;
   bool end_share(const std::function<void()>& update) override;
   std::string describe() const override;
+  Figures own_figures() const override;
 
   /// On rank 0; null elsewhere.
   const UpdateServer* server() const noexcept { return server_.get(); }

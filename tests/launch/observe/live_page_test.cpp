@@ -112,12 +112,13 @@ testing::Finished top(const std::vector<std::string>& words) {
 }  // namespace
 
 TEST_CASE("[T07] the live page gets each record once, within a bound of memory, and the membership however old it is") {
-  LiveRecords live("job \"7\"", 3000);
+  LiveRecords live("job \"7\"", "brave-<b>otter", 3000);
   CHECK(steps_in(live.from(0)).empty());
   live.add(live_membership(0, 1, "the job begins"));
   live.add(live_record(1));
   const auto answer = nlohmann::json::parse(live.from(0));
   CHECK(answer["job_id"] == "job \"7\"");
+  CHECK(answer["run"] == "brave-<b>otter");
   CHECK(answer["next"] == 2);
   CHECK(answer["life"] > 0);
   CHECK(steps_in(live.from(1)) == std::vector<std::int64_t>{1});
@@ -228,6 +229,15 @@ TEST_CASE("[T07] a browser shows how a run ended and what to do next, and before
   validation.add("validation_metrics/loss", 0.5);
   validation.add("validation_metrics/accuracy", 0.25);
   page.write(validation);
+  auto second = live_record(2);
+  second.add("total_steps", 8);
+  second.add("time_left(s)", 75);
+  second.own = {{"strategy/outer_steps", 3}};
+  page.write(second);
+  const auto running = browsed(address);
+  CHECK_THAT(*running, Catch::Contains("<h1 id=\"run\">Training run</h1>") && Catch::Contains("<b>2 of 8</b>") &&
+                           Catch::Contains("<b>1:15 min</b>") &&
+                           Catch::Contains("A figure of the strategy, on rank 0."));
   end.kind = MetricRecord::Kind::end;
   end.step = 1;
   end.signal = 2;
@@ -288,18 +298,40 @@ TEST_CASE(
     "terminal") {
   std::vector<MetricRecord> records{live_membership(0, 1, "the job begins with 2 ranks")};
   for (int step = 1; step <= 30; ++step) records.push_back(live_record(step));
+  auto& newest = records.back();
+  newest.add("total_steps", 120);
+  newest.add("time_left(s)", 90);
+  newest.add("accuracy", 0.875);
+  newest.add("lr", 0.05);
+  newest.add("memory/max_resident(GiB)", 1.25);
+  newest.own = {{"top5", 0.5}, {"strategy/outer_steps", 7}};
   records.push_back(live_membership(30, 2, "1 rank replaced \x1b[2J\xff"));
   records.back().stalled_ms = 400;
   records.back().cause = "rank 1 died";
   auto screen = top_screen("runs/latest", records, 200, 40, 2035);
   INFO(screen);
-  for (const char* part :
-       {"running, last record 5.0 s ago", "step 30  epoch 1  ranks 2  time of a step 20 ms", "no validation yet",
-        "metric                  now       history", "loss                    0.033", "samples/s               670",
-        "exposed communication   12.5%", "data wait               3%", "good: loss falls",
-        "data loader -> compute  1.75 batches    compute 3%", "compute -> reducer      0.25 buckets    reducer 75%",
-        "membership 2: 1 rank replaced \\x1b[2J\\xff", "  1     h1    7 ms        new", "events, newest first",
-        "  5.0 s ago", "cause: rank 1 died; the job stood still for 400 ms", "step 0  the job begins"})
+  for (const char* part : {"running, last record 5.0 s ago",
+                           "step 30 of 120  time left 90.0 s  epoch 1  ranks 2  time of a step 20 ms",
+                           "no validation yet",
+                           "memory of rank 0 1.25 GiB",
+                           "accuracy                87.5%",
+                           "learning rate           0.05",
+                           "top5                    0.5",
+                           "strategy/outer_steps    7",
+                           "metric                  now       history",
+                           "loss                    0.033",
+                           "samples/s               670",
+                           "exposed communication   12.5%",
+                           "data wait               3%",
+                           "good: loss falls",
+                           "data loader -> compute  1.75 batches    compute 3%",
+                           "compute -> reducer      0.25 buckets    reducer 75%",
+                           "membership 2: 1 rank replaced \\x1b[2J\\xff",
+                           "  1     h1    7 ms        new",
+                           "events, newest first",
+                           "  5.0 s ago",
+                           "cause: rank 1 died; the job stood still for 400 ms",
+                           "step 0  the job begins"})
     CHECK_THAT(screen, Catch::Contains(part));
   for (const char c : screen) CHECK((c == '\n' || (c >= ' ' && c <= '~')));
   screen = top_screen("runs/latest", records, 40, 12, 2035);

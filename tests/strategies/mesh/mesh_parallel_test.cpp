@@ -8,6 +8,7 @@
 #include <random>
 
 #include "actors/strategy/evaluation.hpp"
+#include "actors/strategy/own_figures.hpp"
 #include "actors/strategy/peer_waits.hpp"
 #include "actors/strategy/saved_state.hpp"
 #include "examples/gpt/gpt.hpp"
@@ -53,6 +54,7 @@ struct MeshRun {
   NamedTensors saved;  ///< read before the first step
   bool steps_at_once = false;
 
+  std::vector<std::pair<std::string, double>> figures;     // rank 0's
   std::vector<double> losses, norms, max_losses, samples;  // of the steps, as rank 0 had them
   double held_out = 0;
   NamedTensors state;  // whole: model and optimizer
@@ -109,6 +111,7 @@ struct MeshRun {
       if (const auto* waits = strategy.capability<PeerWaits>())
         waited_ms[rank.rank()] = std::chrono::duration<double, std::milli>(waits->time_waited()).count();
       if (rank.rank() == 0) {
+        if (const auto* own = strategy.capability<OwnFigures>()) figures = own->own_figures();
         norms.push_back(report.gradient_norm);
         samples.push_back(report.samples);
       }
@@ -208,6 +211,12 @@ TEST_CASE("[X02] a pipeline trains as one rank does, by each schedule, on 2, 4 a
   INFO(schedule << " on " << ranks);
   run.run();
   equals_one_rank(run, one_rank());
+  REQUIRE(run.figures.size() == 1);
+  CHECK(run.figures[0].first == "bubble");
+  const PipelineShape shape{ranks, static_cast<int>(run.config.grad_accum_steps),
+                            static_cast<int>(run.config.pipeline_chunks)};
+  if (schedule == "zero_bubble" && ranks == 8) return;  // more ranks than its formula is for
+  CHECK(run.figures[0].second == Approx(bubble_formula(schedule, shape)).epsilon(0.1));
 }
 
 TEST_CASE("[X02] a pipeline rank holds its own stages' blocks, and what is outside of blocks") {

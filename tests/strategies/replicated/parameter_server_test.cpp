@@ -47,6 +47,7 @@ struct ServerRun {
   std::vector<double> losses;  // by step
   NamedTensors state;          // rank 0's at the end
   std::vector<std::int64_t> staleness, shares;
+  std::vector<std::pair<std::string, double>> figures;
   std::size_t sums = 0;  // tensors of gradients that the server holds of an update
   std::vector<std::string> errors;
 };
@@ -79,6 +80,7 @@ ServerRun train_with_server(int ranks, const Config& config,
       result.staleness = server->server()->staleness();
       result.shares = server->server()->shares();
       result.sums = server->server()->update(0).gradients.size();
+      result.figures = server->own_figures();
     }
   });
   CHECK(testing::joined(result.errors) == "");
@@ -176,6 +178,12 @@ TEST_CASE(
   const auto found = train_with_server(ranks, config);
   CHECK(sum_of(found.shares) == 30 * 2 * ranks);
   CHECK(found.sums == 0);  // each rank adds up its own
+  const auto all = static_cast<double>(sum_of(found.shares));
+  const auto [fewest, most] = std::minmax_element(found.shares.begin(), found.shares.end());
+  using Figures = std::vector<std::pair<std::string, double>>;
+  CHECK(found.figures == Figures{{"staleness", 0.0},
+                                 {"largest_share", static_cast<double>(*most) / all},
+                                 {"smallest_share", static_cast<double>(*fewest) / all}});
   config.strategy = "ddp";
   const auto expected = train_with_server(ranks, config);
   CHECK(largest_difference(found.state, expected.state) < 1e-5);
