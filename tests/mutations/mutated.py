@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -95,10 +96,11 @@ def run_bounded(command, seconds, output, **environment):
 
 
 def run_tests(program, arguments, seconds, log, **environment):
-    """(how many ran, what went red): names of test cases, or how the program ended if it named none."""
-    report = BUILD / f"mutation-{os.getpid()}.xml"
+    """(how many ran, what went red) of a program, by its name or path: names of test cases, or how it ended if it named none."""
+    path = folder_of(program) if "/" not in str(program) else program
+    report = BUILD / f"mutation-{os.getpid()}-{threading.get_ident()}.xml"
     report.unlink(missing_ok=True)
-    code = run_bounded([str(folder_of(program)), *arguments, "-r", "xml", "-o", str(report)], seconds, log, **environment)
+    code = run_bounded([str(path), *arguments, "-r", "xml", "-o", str(report)], seconds, log, **environment)
     text = ""
     if report.exists():
         with open(report, "rb") as file:

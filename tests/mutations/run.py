@@ -4,22 +4,28 @@
     ./dev mutations [ROW..]       all of tests/mutations/mutations.toml, or these rows
     ./dev mutations --list, --check   names them; only sees that each still fits its source
 
-Each break is one edit of one file: the program with the tests is built and run, and the file is put back, also after Ctrl-C; after a
-SIGKILL the next start puts it back. The tests must be green without the break, or their red would prove nothing. Results are kept in
+Each break is one edit of one file, and the tests are run with it. Mostly the file is compiled alone and linked into a program beside the built one
+(linked.py). Where that shows nothing, or a header is broken, the file itself is edited, the program is built, and the file is put back, also after
+Ctrl-C; after a SIGKILL the next start puts it back. The tests must be green without the break, or their red would prove nothing. Results are kept in
 build/mutations.json; once every break has one, docs/mutations.md is written from them.
 Exit code: 0 where every break was seen, else 1.
 """
 import argparse
+import concurrent.futures
 import datetime
 import json
+import os
 import sys
+import threading
 import time
 import tomllib
 
+from linked import Linked, can_be_linked
 from mutated import ROOT, Mutated, begin, build, one_line, restore, run_tests, say
 
 RESULTS = ROOT / "build" / "mutations.json"
 TEST_SECONDS = 240
+lock = threading.Lock()  # of RESULTS and the screen
 
 
 def squeezed(text):
@@ -38,9 +44,9 @@ def squeezed(text):
     return "".join(kept), places
 
 
-def with_break(mutation):
-    path = ROOT / mutation["file"]
-    original = path.read_text()
+def broken(mutation):
+    """The text of the file with the break in it."""
+    original = (ROOT / mutation["file"]).read_text()
     text, places = squeezed(original)
     old, _ = squeezed(mutation["old"])
     n = text.count(old)
@@ -48,7 +54,7 @@ def with_break(mutation):
         raise SystemExit(f"mutations: {mutation['row']}: its old text occurs {n} times in {mutation['file']}, not once")
     first = text.index(old)
     begins, ends = places[first], places[first + len(old) - 1] + 1
-    return Mutated(path, original[:begins] + mutation["new"] + original[ends:])
+    return original[:begins] + mutation["new"] + original[ends:]
 
 
 def run_rows(program, prefix, log):
@@ -56,11 +62,28 @@ def run_rows(program, prefix, log):
     return run_tests(program, [escaped + "*"], TEST_SECONDS, log)
 
 
+def try_linked(mutation, log):
+    """(whether it builds, what went red), of a program that is linked beside the built one."""
+    with Linked(mutation["program"], mutation["file"], broken(mutation), log) as program:
+        return program is not None, run_rows(program, mutation["tests"], log)[1] if program else []
+
+
+def try_in_place(mutation, log):
+    """The same with the file itself broken, and all programs that have it in them."""
+    with Mutated(ROOT / mutation["file"], broken(mutation)):
+        built = build([mutation["program"]], log, os.cpu_count())
+        return built, run_rows(mutation["program"], mutation["tests"], log)[1] if built else []
+
+
+def key_of(mutation):
+    return f"{mutation['row']}: {mutation['says']}"
+
+
 def keep(mutation, red, every):
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known[f"{mutation['row']}: {mutation['says']}"] = {"red": red, "date": str(datetime.date.today())}
+    known[key_of(mutation)] = {"red": red, "date": str(datetime.date.today())}
     RESULTS.write_text(json.dumps(known, indent=1))
-    kept = [known.get(f"{mutation['row']}: {mutation['says']}") for mutation in every]
+    kept = [known.get(key_of(mutation)) for mutation in every]
     if all(kept):
         write_table([(mutation, result["red"]) for mutation, result in zip(every, kept)], min(result["date"] for result in kept))
 
@@ -101,37 +124,40 @@ def main():
             say(f"{mutation['row']}  {mutation['file']}: {mutation['says']}")
         return 0
     for mutation in chosen:
-        with_break(mutation)  # every old text is there, before anything is built
+        broken(mutation)  # every old text is there, before anything is built
     if options.check:
         return 0
 
     programs = sorted({mutation["program"] for mutation in chosen})
     log_path = ROOT / "build" / "mutations.log"
-    bad = []
-    with open(log_path, "w") as log:
+    seen = set()
+    with open(log_path, "w") as log, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
         if not build(programs, log):
             raise SystemExit(f"mutations: the code does not build before any break; see {log_path}")
-        for program, prefix in sorted({(mutation["program"], mutation["tests"]) for mutation in chosen}):
-            n, red = run_rows(program, prefix, log)
+        pairs = sorted({(mutation["program"], mutation["tests"]) for mutation in chosen})
+        for (program, prefix), (n, red) in zip(pairs, workers.map(lambda pair: run_rows(*pair, log), pairs)):
             if n == 0 or red:
                 raise SystemExit(f"mutations: {program} '{prefix}*' without any break: {n} tests, red: {red}; see {log_path}")
-        try:
-            for mutation in chosen:
-                started = time.monotonic()
-                log.write(f"\n=== {mutation['row']}: {mutation['says']}\n")
-                log.flush()
-                with with_break(mutation):
-                    built = build([mutation["program"]], log)
-                    red = run_rows(mutation["program"], mutation["tests"], log)[1] if built else []
-                seen = built and bool(red)
-                if not seen:
-                    bad.append(mutation["row"])
+
+        def judge(mutation, try_it):
+            started = time.monotonic()
+            built, red = try_it(mutation, log)
+            if built and red:
+                seen.add(key_of(mutation))
+            with lock:
                 keep(mutation, red, every)  # at once: a run that is ended has not been for nothing
-                outcome = f"red: {one_line(red[0])}" if seen else ("NOT SEEN" if built else "DOES NOT BUILD")
+                outcome = f"red: {one_line(red[0])}" if built and red else ("NOT SEEN" if built else "DOES NOT BUILD")
                 say(f"{mutation['row']}  {mutation['file']}: {mutation['says']}\n     {outcome}  ({time.monotonic() - started:.0f} s)")
+
+        list(workers.map(lambda mutation: judge(mutation, try_linked), [m for m in chosen if can_be_linked(m["file"])]))
+        try:
+            for mutation in chosen:  # what other programs of a test, or inline functions, have to have in them
+                if key_of(mutation) not in seen:
+                    judge(mutation, try_in_place)
         finally:
             restore()
             build(programs, log)  # no broken program stays behind
+    bad = [mutation["row"] for mutation in chosen if key_of(mutation) not in seen]
     say(f"{len(chosen) - len(bad)} of {len(chosen)} breaks were seen" + (f"; not: {', '.join(bad)}" if bad else ""))
     return 1 if bad else 0
 
