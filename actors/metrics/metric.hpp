@@ -26,6 +26,8 @@ std::string mlflow_name(const MetricName& metric);
 
 /// The prefix of the names of held-out metrics.
 inline constexpr const char* kValidationPrefix = "validation_metrics/";
+/// The prefix of the names of a strategy's own figures.
+inline constexpr const char* kStrategyPrefix = "strategy/";
 /// Throws Error(usage) for a metric of the program that has the name of one of these.
 void check_own_metric(const std::string& name);
 

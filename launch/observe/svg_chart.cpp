@@ -146,6 +146,8 @@ std::string short_number(double value) {
   return words;
 }
 
+std::string percent_text(double share) { return formatted("%.1f %%", 100 * share); }
+
 std::string duration_text(double seconds) {
   if (!std::isfinite(seconds) || std::abs(seconds) > 1e10) return "-";
   const auto whole = static_cast<long long>(seconds);

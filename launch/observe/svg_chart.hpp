@@ -11,6 +11,8 @@ namespace troupe {
 std::string html_escaped(std::string_view text);
 /// With all significant digits: `0.0123`, `12.3`, `12345`; `-` for NaN and infinity.
 std::string short_number(double value);
+/// A share, 0 to 1, as `12.3 %`.
+std::string percent_text(double share);
 /// `850 ms`, `12.3 s`, `4 min 10 s`, `3 h 20 min`.
 std::string duration_text(double seconds);
 
