@@ -114,7 +114,9 @@ std::string own_charts(const char* heading, OwnLines lines, const std::vector<Ch
 std::string training_html(const MeasuredRun& run, const MeasuredRun* baseline) {
   const TwoRuns runs{run, baseline};
   std::string html =
-      "<h2>Training</h2>\n" + svg_chart(loss_chart(runs));
+      "<h2>Training</h2>\n<p class=\"soft\">Point at a chart for the values there; of several log intervals: mean "
+      "(lowest to highest).</p>\n" +
+      svg_chart(loss_chart(runs));
   const auto add_known = [&](const Chart& chart) {
     if (!chart.lines.empty()) html += svg_chart(chart);
   };

@@ -234,6 +234,29 @@ TEST_CASE(
   CHECK(duration_text(12'000) == "3 h 20 min");
 }
 
+TEST_CASE("[T08] a chart says its values where it is pointed at, in areas whose number has a bound") {
+  const double nan = std::nan("");
+  const auto few = svg_chart(
+      {"Loss",
+       "step",
+       "",
+       {{"training <b>", {{10, 0.5}, {15, nan}, {20, 0.25}, {30, 0.5}}, false}, {"held out", {{20, 0.75}}, true}},
+       {},
+       false});
+  CHECK(testing::count_of(few, "class='hit'") == 3);  // nothing at 15
+  CHECK_THAT(few, Catch::Contains("<title>step 10\ntraining &lt;b&gt;: 0.5</title>") &&
+                      Catch::Contains("<title>step 20\ntraining &lt;b&gt;: 0.25\nheld out: 0.75</title>"));
+  // The areas meet half-way between the points, and reach to the ends.
+  CHECK_THAT(few, Catch::Contains("class='hit' d='M72.0 12.0H239.0V204.0H72.0z'") &&
+                      Catch::Contains("class='hit' d='M239.0 12.0H573.0V204.0H239.0z'"));
+
+  Chart lengthy{"", "step", "", {{"a", {}, false}}, {}, false};
+  for (int i = 0; i < 8000; ++i) lengthy.lines[0].points.emplace_back(i, i % 100);
+  const auto many = svg_chart(lengthy);
+  CHECK(testing::count_of(many, "class='hit'") == 80);
+  CHECK_THAT(many, Catch::Contains("<title>step 0 to 99\na: 49.5 (0 to 99)</title>"));
+}
+
 TEST_CASE(
     "[T08] a record of an event, an end and the ranks' times reads back as it was, and what a later troupe may write "
     "is none") {
