@@ -158,6 +158,17 @@ TEST_CASE(
   CHECK(efficiency->value == Approx(0.75));
   CHECK_THAT(finding(two, "scaling", &one),
              Catch::Contains("with 2 ranks is 75 % (measured against the run with 1); 90-95 % is usual"));
+  one.intervals = 3;
+  one.samples_per_second = 400;
+  const auto unsure = advise(two, &one);
+  REQUIRE(about(unsure, "scaling") != nullptr);
+  CHECK_THAT(about(unsure, "scaling")->finding,
+             Catch::Contains("with 2 ranks is 150 %") &&
+                 Catch::EndsWith("there are too few log intervals to say how sure this is."));
+  CHECK_FALSE(about(unsure, "scaling")->problem);
+  CHECK_THAT(about(unsure, "scaling")->remedy, Catch::Contains("log_interval"));
+  one.samples_per_second = 4000;  // no less unsure if it looks poor
+  CHECK(finding(two, "scaling", &one).empty());
   CHECK_FALSE(scaling_efficiency(one, nullptr));
   CHECK_FALSE(scaling_efficiency(two, &two));
   CHECK(advise(RunNumbers(), nullptr).front().subject == "records");
