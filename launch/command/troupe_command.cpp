@@ -30,10 +30,10 @@
 #include "launch/launcher/process_words.hpp"
 #include "launch/launcher/shared_keys.hpp"
 #include "launch/network/job_keys.hpp"
-#include "launch/observe/run_report.hpp"
 #include "launch/observe/top.hpp"
 #include "launch/process/displayable.hpp"
 #include "launch/process/terminal.hpp"
+#include "launch/report/run_report.hpp"
 
 namespace {
 
@@ -130,8 +130,8 @@ constexpr const char* kHelp =
     "  train --model MODEL [--name value ...]                 train a compiled model; a program for launch\n"
     "  debug PROGRAM [ARGUMENTS]                              check in six steps why a program fails on several ranks\n"
     "  checkpoint ls|inspect|verify|convert PATH              list, show, check or convert checkpoints\n"
-    "  report [RUN] [--baseline RUN]                          write a page about a run: times, failures, advice "
-    "(RUN/report.html)\n"
+    "  report [RUN [BASELINE]]                                write a page about a run, or about two: times, failures, "
+    "advice (RUN/report.html)\n"
     "  top [RUN | --port N]                                   follow a run in a terminal\n"
     "  ps                                                     list your jobs on this host\n"
     "  attach [RUN]                                           show the output of a detached job, or stop it\n"

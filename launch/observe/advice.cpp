@@ -15,6 +15,8 @@ constexpr double kConcernMs = 1;         // a smaller difference is nobody's con
 constexpr double kSmallBucketMib = 4, kManyBuckets = 8;
 constexpr double kCheckpoint = 0.05, kValidation = 0.25, kSkipped = 0.01, kStalled = 0.05;
 
+constexpr const char* kMoreIntervals = "run longer, or lower log_interval";
+
 struct Weighed {
   double share;  // of a step that it costs, for the order
   Advice advice;
@@ -104,7 +106,8 @@ void scaling(const RunNumbers& n, const RunNumbers* baseline, std::vector<Weighe
   const auto efficiency = scaling_efficiency(n, baseline);
   if (!efficiency) return;
   const auto [low, high] = usual_efficiency(n.world_size);
-  const bool poor = efficiency->value < low;
+  const bool unsure = efficiency->measured && !can_compare_speed(n, *baseline);
+  const bool poor = efficiency->value < low && !unsure;
   std::string finding = formatted("Scaling efficiency with %d ranks is %s%.0f %%", n.world_size,
                                   efficiency->measured ? "" : "at best ", 100 * efficiency->value);
   finding += efficiency->measured
@@ -113,7 +116,11 @@ void scaling(const RunNumbers& n, const RunNumbers* baseline, std::vector<Weighe
                  : formatted(" (the share of a step without exposed communication); %.0f-%.0f %% is usual.", 100 * low,
                              100 * high);
   std::string remedy;
-  if (poor) {
+  if (unsure) {
+    finding.back() = ';';
+    finding += std::string(" ") + kTooFewIntervals + ".";
+    remedy = kMoreIntervals;
+  } else if (poor) {
     remedy = !found.empty() && found.front().advice.problem ? "the other advice first; " : "";
     remedy += efficiency->measured ? "more cores or hosts, since ranks on one host share its memory and cores"
                                    : "--baseline RUN with a run of one rank measures it";
@@ -175,8 +182,8 @@ std::optional<ScalingEfficiency> scaling_efficiency(const RunNumbers& run, const
 std::vector<Advice> advise(const RunNumbers& run, const RunNumbers* baseline) {
   std::vector<Weighed> found;
   if (run.intervals == 0) {
-    return {{"records", true, "There is no log interval in the records, so there is nothing to judge.",
-             "run longer, or lower log_interval"}};
+    return {
+        {"records", true, "There is no log interval in the records, so there is nothing to judge.", kMoreIntervals}};
   }
   communication(run, found);
   loader(run, found);
@@ -192,7 +199,7 @@ std::vector<Advice> advise(const RunNumbers& run, const RunNumbers* baseline) {
     advice.push_back({"records", false,
                       formatted("Only %lld log interval%s could be used: take the numbers with care.",
                                 static_cast<long long>(run.intervals), run.intervals == 1 ? "" : "s"),
-                      "run longer, or lower log_interval"});
+                      kMoreIntervals});
   }
   return advice;
 }

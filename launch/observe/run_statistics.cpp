@@ -106,6 +106,10 @@ double imbalance_of(const std::vector<SectionTimes>& ranks) {
 
 }  // namespace
 
+bool can_compare_speed(const RunNumbers& a, const RunNumbers& b) noexcept {
+  return std::min(a.intervals, b.intervals) >= static_cast<std::int64_t>(kParts);
+}
+
 const char* end_word(const MetricRecord& end) noexcept {
   return !end.text.empty() ? "failed" : end.signal != 0 ? "stopped" : "finished";
 }

@@ -40,6 +40,11 @@ struct RunNumbers {
 /// The parts of a run from whose means `samples_error` comes: neighbouring intervals are alike, ten parts less.
 inline constexpr std::size_t kParts = 10;
 
+/// Whether both runs have the log intervals without which nothing is known of the noise in their speeds.
+bool can_compare_speed(const RunNumbers& a, const RunNumbers& b) noexcept;
+/// The words for two runs that have not.
+inline constexpr const char* kTooFewIntervals = "there are too few log intervals to say how sure this is";
+
 /// How the run ended, in a word, by its record of the end: `finished`, `stopped` by a signal, `failed`.
 const char* end_word(const MetricRecord& end) noexcept;
 

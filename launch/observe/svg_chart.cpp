@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kWidth = 760, kHeight = 260, kLeft = 72, kRight = 20, kTop = 12, kBottom = 56;
 constexpr std::size_t kMostPoints = 1000;
+constexpr std::size_t kMostAreas = 80;
 constexpr int kColours = 9;  // c0 ... c8 of the page's style
 
 bool finite(const std::pair<double, double>& point) {
@@ -95,6 +96,50 @@ std::string draw_line(const ChartLine& line, int colour, const Range& x, const R
   return svg;
 }
 
+// The mean from `first` to `last`, and if there are several points the least and the largest.
+std::string values_between(const ChartLine& line, double first, double last) {
+  auto point = std::lower_bound(line.points.begin(), line.points.end(), first,
+                                [](const auto& of, double at) { return of.first < at; });
+  Range range;
+  double sum = 0, count = 0;
+  for (; point != line.points.end() && point->first <= last; ++point) {
+    if (!finite(*point)) continue;
+    range.add(point->second);
+    sum += point->second;
+    ++count;
+  }
+  if (range.empty()) return {};
+  return "\n" + html_escaped(line.name) + ": " + short_number(sum / count) +
+         (count > 1 ? " (" + short_number(range.low) + " to " + short_number(range.high) + ")" : "");
+}
+
+// Areas side by side, each with the values there as its title: a browser shows it at the pointer, without a script.
+std::string draw_areas(const Chart& chart, const Range& x) {
+  std::vector<double> all;
+  for (const auto& line : chart.lines) {
+    for (const auto& point : line.points) {
+      if (finite(point)) all.push_back(point.first);
+    }
+  }
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  const std::size_t group = (all.size() + kMostAreas - 1) / kMostAreas;
+  const auto right = number(kWidth - kRight), top = number(kTop), bottom = number(kHeight - kBottom);
+  std::string svg, from = number(kLeft);
+  for (std::size_t i = 0; i < all.size(); i += group) {
+    const std::size_t next = std::min(all.size(), i + group);
+    const double first = all[i], last = all[next - 1];
+    const auto to =
+        next == all.size() ? right : number(x.place((last + all[next]) / 2, kLeft, kWidth - kRight));  // half-way
+    svg += "<path class='hit' d='M" + from + " " + top + "H" + to + "V" + bottom + "H" + from + "z'><title>" +
+           html_escaped(chart.x_name) + " " + short_number(first) + (last > first ? " to " + short_number(last) : "");
+    for (const auto& line : chart.lines) svg += values_between(line, first, last);
+    svg += "</title></path>";
+    from = to;
+  }
+  return svg;
+}
+
 std::string draw_axes(const Chart& chart, const Range& x, const Range& y) {
   std::string svg;
   const auto text = [&](double at_x, double at_y, const char* anchor, const std::string& words, bool minor = false) {
@@ -146,6 +191,8 @@ std::string short_number(double value) {
   return words;
 }
 
+std::string percent_text(double share) { return formatted("%.1f %%", 100 * share); }
+
 std::string duration_text(double seconds) {
   if (!std::isfinite(seconds) || std::abs(seconds) > 1e10) return "-";
   const auto whole = static_cast<long long>(seconds);
@@ -178,7 +225,7 @@ std::string svg_chart(const Chart& chart) {
                short_number(line.points.back().first);
   }
   std::string svg = "<svg viewBox='0 0 " + number(kWidth) + " " + number(kHeight) + "' role='img' aria-label='" +
-                    html_escaped(label) + "'>" + draw_axes(chart, x, y);
+                    html_escaped(label) + "'>" + draw_axes(chart, x, y) + draw_areas(chart, x);
   for (const auto& mark : chart.marks) {
     const auto at = number(x.place(mark.x, kLeft, kWidth - kRight));
     svg += element(

@@ -11,6 +11,8 @@ namespace troupe {
 std::string html_escaped(std::string_view text);
 /// With all significant digits: `0.0123`, `12.3`, `12345`; `-` for NaN and infinity.
 std::string short_number(double value);
+/// A share, 0 to 1, as `12.3 %`.
+std::string percent_text(double share);
 /// `850 ms`, `12.3 s`, `4 min 10 s`, `3 h 20 min`.
 std::string duration_text(double seconds);
 
@@ -31,7 +33,8 @@ struct Chart {
   std::string note;              ///< below the title: how it is read
 };
 
-/// An inline SVG; of more than a thousand points in a line the mean, least and largest of neighbours are drawn. A
+/// An inline SVG; of more than a thousand points in a line the least and largest of neighbours are drawn. Where it is
+/// pointed at, it says the values there: in at most 80 areas, of several points the mean, the least and the largest. A
 /// sentence if there is nothing to draw. All text is escaped.
 std::string svg_chart(const Chart& chart);
 
