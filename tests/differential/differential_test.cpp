@@ -232,6 +232,17 @@ TEST_CASE("[T01] an update that overflows leaves the other updates of its step a
        R"({"strategy": "parameter_server", "staleness": 1, "model": "tokens", "tie": "module_twice", "amp": "fp16", "loss_scale_interval": 2, "dtype": "float32", "on_not_finite": "stop"})"});
 }
 
+TEST_CASE(
+    "[T01] [L03] graphs of forward and backward are right with each strategy that takes them, and after a death") {
+  right(
+      {R"({"device": "fake", "graphs": true, "strategy": "parameter_server", "staleness": 1, "loop": "framework"})",
+       R"({"ranks": 2, "device": "fake", "graphs": true, "strategy": "gossip"})",
+       R"({"ranks": 2, "device": "fake", "graphs": true, "clip_norm": 0.3, "accumulate": 2, "event": "kill", "hurt_step": 6})",
+       R"({"ranks": 2, "device": "fake", "graphs": true, "vote": "late", "optimizer": "adamw", "dropout": 0.25})"});
+  refused(R"({"device": "fake", "graphs": true, "strategy": "zero1"})", "cuda_graphs: ");
+  refused(R"({"device": "fake", "vote": "late", "strategy": "parameter_server"})", "vote: ");
+}
+
 TEST_CASE("[T01] unequal shares of a batch have the loss and gradient of equal ones") {
   right({R"({"ranks": 3, "balance": "weights"})",
          R"({"ranks": 2, "balance": "weights", "strategy": "zero1", "loss": "masked", "accumulate": 2})"});
