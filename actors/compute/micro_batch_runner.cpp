@@ -112,7 +112,7 @@ void MicroBatchRunner::backward(const MicroBatchLoss& micro_batch) {
                  "call rank.run_micro_batches, or leave the loop to troupe::run");
   }
   losses_.check_is_scalar(micro_batch.loss.value);  // before anything of the step begins
-  if (micro_batch_ == 0 && !has_share_) begin_step();
+  if (begins_step()) begin_step();
   losses_.check(micro_batch.loss);
   run_backward(micro_batch);
 }
@@ -157,7 +157,7 @@ void MicroBatchRunner::run_graphed(const GraphedMicroBatch& micro_batch) {
   check_is_due();
   seed_forward();
   const bool first = micro_batch_ == 0, last = micro_batch_ + 1 == core_.options.training.grad_accum_steps;
-  if (first) begin_step();  // which may lay out other buckets
+  if (begins_step()) begin_step();  // which may lay out other buckets
   const auto turn = graphs_->next(micro_batch, first, last);
   if (turn.what == GraphKinds::Turn::run) {
     const StreamBetween place(graphs_->stream());

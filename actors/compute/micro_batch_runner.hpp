@@ -50,6 +50,7 @@ class MicroBatchRunner {
   class InStrategysOrder;
   Share place() const;
   void seed();
+  bool begins_step() const noexcept { return micro_batch_ == 0 && !has_share_; }
   void begin_step();
   void check_model() const;
   void check_is_due() const;

@@ -58,6 +58,12 @@ ParameterServer::ParameterServer(StrategyContext context) : ReplicatedStrategy(s
   }
 }
 
+StrategyCapabilities ParameterServer::capabilities() {
+  auto all = ReplicatedStrategy::capabilities();
+  all.refuse<LateVoting>("waits for the vote, with which a round ends");
+  return all;
+}
+
 void ParameterServer::joined() {
   drop_links();
   close_round(false);

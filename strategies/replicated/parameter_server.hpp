@@ -45,6 +45,7 @@ class ParameterServer final : public ReplicatedStrategy, public DemandShares, pu
   explicit ParameterServer(StrategyContext context);
   ~ParameterServer() override { drop_links(); }
 
+  StrategyCapabilities capabilities() override;
   void shard_optimizer(Optimizer& optimizer) override { optimizer_ = &optimizer; }
   void set_rollback_point() override;
   void begin_forward(std::int64_t step) override;
