@@ -204,6 +204,8 @@ REFUSED = [
     Refusal("graphs loss", lambda j: j["graphs"] and j["loss"] == "masked", "cuda_graphs fixes what is computed"),
     Refusal("vote strategy resume_strategy", lambda j: j["vote"] == "late" and any_phase(j, lambda s: s in APART), "has replicas that differ"),
     Refusal("vote strategy", lambda j: j["vote"] == "late" and any_phase(j, lambda s: is_server(s) or is_mesh(s)), "waits for the vote"),
+    Refusal("vote comm_hook", lambda j: j["vote"] == "late" and j["comm_hook"] in ("powersgd", "owing"),
+            "has a state that goes back with a step"),
     Refusal("vote switch_at", lambda j: j["vote"] == "late" and j["switch_at"], "waits for the vote before it switches"),
     Refusal("vote optimizer", lambda j: j["vote"] == "late" and j["optimizer"].startswith("torch."),
             "must know on the host whether a step is applied"),
@@ -349,6 +351,8 @@ def settle_once(job):
         simple("broadcast_buffers")
         if not is_mesh(job["strategy"]) and not is_server(job["strategy"]):  # which refuse it
             simple("sync_batchnorm")
+    if job["sync_batchnorm"]:
+        simple("graphs")
     if job["switch_at"]:
         if job["strategy"] not in ("ddp", *LOCAL) or job["strategy"] == job["switch_at"][2:]:
             simple("switch_at")
