@@ -108,7 +108,8 @@ std::string difference(const Job& job, const Outcome& found, const Outcome& righ
     if (mine.samples >= 0 && mine.samples != step.samples) return differs("samples", mine.samples, step.samples);
     if (!step.committed) continue;
     const bool replayed = job.graphs && mine.type.empty();  // its forward was not called
-    if (!replayed && mine.type != step.type) return of + "the model's output is " + mine.type + ", right is " + step.type;
+    if (!replayed && mine.type != step.type)
+      return of + "the model's output is " + mine.type + ", right is " + step.type;
     if (apart(mine.loss, step.loss, t, floor)) return differs("the loss", mine.loss, step.loss);
     if (t < 1e-6 && mine.correct >= 0 && mine.correct != step.correct)
       return differs("what was right", mine.correct, step.correct);

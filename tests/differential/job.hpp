@@ -76,7 +76,7 @@ struct Job {
   std::string checkpointing = "none";
   bool graphs = false;        ///< cuda_graphs, on a device
   std::string vote = "step";  ///< step, late: on a device
-  std::string amp = "none";  ///< none, bf16, fp16
+  std::string amp = "none";   ///< none, bf16, fp16
   std::string loss_scaler = "auto";
   int loss_scale_interval = 2000;
   std::string on_not_finite = "skip";  ///< skip, stop; skip:1: max_skipped_steps is 1
@@ -121,12 +121,12 @@ struct Job {
       WHAT, ranks, strategy, backend, loop, device, model, cells, dtype, norm, dropout, tie, odd, frozen, unused,    \
       padding_idx, optimizer, rule, groups, listed, weight_decay, no_decay, clip_norm, schedule, warmup_steps, loss, \
       scale, samples, batch_size, accumulate, drop_last, shuffle, feed, balance, max_steps, bad_sample, bucket_mb))
-#define TROUPE_JOB_SECOND(WHAT)                                                                                        \
-  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                            \
-      WHAT, comm_hook, powersgd_rank, broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing,    \
-      graphs, vote, amp, loss_scaler, loss_scale_interval, on_not_finite, sync_every, outer_momentum, fragments, overlap, switch_at, \
-      staleness, verify_every, snapshot_every, desk, touched, validate, event, stop_at, resume_ranks, resume_batch,    \
-      resume_strategy, kill_at, hurt_step, hurt_rank, again, seed))
+#define TROUPE_JOB_SECOND(WHAT)                                                                                     \
+  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                         \
+      WHAT, comm_hook, powersgd_rank, broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing, \
+      graphs, vote, amp, loss_scaler, loss_scale_interval, on_not_finite, sync_every, outer_momentum, fragments,    \
+      overlap, switch_at, staleness, verify_every, snapshot_every, desk, touched, validate, event, stop_at,         \
+      resume_ranks, resume_batch, resume_strategy, kill_at, hurt_step, hurt_rank, again, seed))
 
 inline void to_json(nlohmann::json& nlohmann_json_j, const Job& nlohmann_json_t) {
   TROUPE_JOB_FIRST(NLOHMANN_JSON_TO)

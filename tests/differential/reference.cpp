@@ -203,9 +203,9 @@ class PlainRun {
   // docs/strategies.md: what a rank that leaves has is shared by the others.
   void leave() {
     const auto leaving = hurt_rank_of(job_);
+    if (outer_) outer_->end(replicas_);  // before what is owed is shared
     if (hook_) hook_->leave(static_cast<std::size_t>(leaving));
     if (outer_) {
-      outer_->end(replicas_);
       average_models_into_first(replicas_);
       for (std::size_t r = 1; r < replicas_.size(); ++r) replicas_[r].take_model(replicas_.front());
       replicas_.erase(replicas_.begin() + leaving);
