@@ -28,10 +28,6 @@ bool LateVote::is_wanted(const ComputeCore& core) {
   if (able.get<LateVoting>() == nullptr)
     refuse("strategy " + core.strategy->name() + " " + able.refusal<LateVoting>("waits for the vote"),
            "leave vote at step");
-  const auto& hook = core.options.strategy.comm_hook;
-  if (hook != "none" && hook != "fp16" && hook != "bf16")  // which keep nothing from step to step
-    refuse("comm_hook " + hook + " has a state that goes back with a step, and the next step has already used it",
-           "leave vote at step, or comm_hook at none, fp16 or bf16");
   return true;
 }
 

@@ -40,6 +40,9 @@ class CommHook {
   virtual ~CommHook() = default;
   /// Turns `bucket.flat` from the gradients of this rank into their average over all ranks.
   virtual void reduce(BucketView& bucket, Communicator& communicator) = 0;
+  /// False: nothing of a step is left for the next ones, so that none has to go back. With `vote late` the host learns
+  /// that a step was skipped when the next one has been reduced.
+  virtual bool keeps_state() const { return true; }
   /// The reducer has failed, in this hook or elsewhere: free all threads that wait for a result of `reduce`. Reducer's
   /// thread.
   virtual void give_up() noexcept {}

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,10 +11,10 @@ namespace troupe {
 class OwnFigures {
  public:
   using Figures = std::vector<std::pair<std::string, double>>;
-  /// Names and values on this rank, now. It is asked on rank 0, once for each record, and the records have a value NAME
-  /// as the metric `strategy/NAME`. A name has the characters that Rank::log allows. No collective, and no wait for a
-  /// device.
-  virtual Figures own_figures() const = 0;
+  /// Names and values on this rank once `done` steps of the run are done. A rank that writes the run's records asks for
+  /// them between two steps, for each record, and the record has them as metrics `strategy/NAME`. Names are such as
+  /// Rank::log takes, each once. Empty: there is nothing to say now. No collective, and no wait for a device.
+  virtual Figures own_figures(std::int64_t done) const = 0;
 
  protected:
   ~OwnFigures() = default;

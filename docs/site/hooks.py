@@ -6,6 +6,7 @@ import pathlib
 import posixpath
 import re
 import textwrap
+from html import escape
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
@@ -86,7 +87,7 @@ def with_columns(table):
 
     def row(found):
         place = iter(range(len(names)))
-        return re.sub(r"<td\b", lambda cell: cell[0] + (f' data-column="{names[n]}"' if (n := next(place)) and names[n] else ""), found[0])
+        return re.sub(r"<td\b", lambda cell: cell[0] + (f' data-column="{escape(names[n])}"' if (n := next(place)) and names[n] else ""), found[0])
 
     return f'<div class="rows">{re.sub(r"<tr>.*?</tr>", row, table[0], flags=re.DOTALL)}</div>'
 

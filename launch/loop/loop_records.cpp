@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "actors/strategy/own_figures.hpp"
+#include "actors/step/logged_values.hpp"
 #include "launch/loop/batch_source.hpp"
 #include "launch/loop/rank_system.hpp"
 #include "launch/process/rank_lines.hpp"
@@ -146,8 +146,6 @@ MetricsReport LoopRecords::report_of(const StepWindow& window, const Place& plac
   metrics.world_size = rank_.world_size();
   if (place.data != nullptr) metrics.tokens_per_sample = place.data->tokens_per_sample();
   metrics.seconds_left = seconds_left(done);
-  if (const auto* own = system_of(rank_).compute().strategy().capability<OwnFigures>())
-    metrics.figures = own->own_figures();
   return metrics;
 }
 
@@ -155,7 +153,9 @@ void LoopRecords::send_metrics(const Place& place) {
   const auto done = rank_.steps_done();
   const auto now = std::chrono::steady_clock::now();
   if (done % rank_.config().log_interval == 0) {
-    log_->send(report_of(std::exchange(state_.window, {}), place, done));
+    auto metrics = report_of(std::exchange(state_.window, {}), place, done);
+    metrics.figures = strategy_figures(done);
+    log_->send(std::move(metrics));
     state_.bar_window = {};
   } else if (log_->has_bar() && now - state_.last_bar > std::chrono::milliseconds(100)) {
     state_.last_bar = now;
@@ -163,6 +163,14 @@ void LoopRecords::send_metrics(const Place& place) {
     metrics.log = false;
     log_->send(metrics);
   }
+}
+
+OwnFigures::Figures LoopRecords::strategy_figures(std::int64_t done) const {
+  const auto* own = system_of(rank_).compute().strategy().capability<OwnFigures>();
+  if (own == nullptr) return {};
+  const auto figures = own->own_figures(done);
+  for (const auto& [name, value] : figures) check_metric_name(name);
+  return figures;
 }
 
 // At the pace since the loop began, validations and saves included.

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/strategy/own_figures.hpp"
 #include "launch/loop/data_position.hpp"
 #include "launch/loop/rank.hpp"
 #include "launch/loop/run_log.hpp"
@@ -58,6 +59,7 @@ class LoopRecords {
  private:
   Place place_of_last_step() const;
   void keep_lost_step(const Place& place);
+  OwnFigures::Figures strategy_figures(std::int64_t done) const;
   MetricsReport report_of(const StepWindow& window, const Place& place, std::int64_t done) const;
   void send_metrics(const Place& place);
   void tell_notices(const Dataset& data, std::int64_t epoch);

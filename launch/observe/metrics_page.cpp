@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -170,9 +171,15 @@ void MetricsPage::write(const MetricRecord& record) {
     if (gauge == nullptr) gauge = &impl_->add(metric->prometheus, metric->help);
     gauge->Set(value);
   }
+  const bool trains = record.kind == MetricRecord::Kind::train;
+  for (auto& [name, gauge] : impl_->own) {
+    if (trains && name.starts_with(kStrategyPrefix))
+      gauge->Set(std::numeric_limits<double>::quiet_NaN());  // may be over
+  }
   for (const auto& [name, value] : record.own) {
     auto& gauge = impl_->own[name];
-    if (gauge == nullptr) gauge = &impl_->add("troupe_own_metric", "A metric of the program's own.", {{"name", name}});
+    if (gauge == nullptr)
+      gauge = &impl_->add("troupe_own_metric", "A metric of the program, or of its strategy.", {{"name", name}});
     gauge->Set(value);
   }
 }

@@ -18,6 +18,7 @@
 #include <httplib.h>
 #include <nlohmann/json.hpp>
 
+#include "actors/step/logged_values.hpp"
 #include "launch/config/command_flags.hpp"
 #include "launch/observe/bounded_answer.hpp"
 #include "launch/observe/run_folder.hpp"
@@ -115,7 +116,7 @@ double own_value(const MetricRecord& record, const std::string& name) {
 std::string step_text(const MetricRecord& r) {
   const double all = r.value("total_steps");
   return "step " + std::to_string(r.step) +
-         (all > 0 ? " of " + std::to_string(static_cast<std::int64_t>(all)) : std::string());
+         (all > 0 && all < 1e15 ? " of " + std::to_string(static_cast<std::int64_t>(all)) : std::string());
 }
 
 void add_metrics(std::vector<std::string>& lines, const std::vector<MetricRecord>& records, const MetricRecord& r,
@@ -142,7 +143,8 @@ void add_metrics(std::vector<std::string>& lines, const std::vector<MetricRecord
       [&](const MetricRecord& record) { return tenth(record.value("time_metrics/data_loading(%)")); });
   for (std::size_t i = 0; i < r.own.size() && i < kMostOwn; ++i) {
     const auto& name = r.own[i].first;
-    row(displayable(name.substr(0, 22), 22).c_str(), "",
+    const auto shown = displayable(name, LoggedValues::kLongestName);
+    row((shown.size() < 24 ? shown : shown.substr(0, 20) + "..").c_str(), "",
         [&](const MetricRecord& record) { return own_value(record, name); });
   }
   if (r.own.size() > kMostOwn)
@@ -357,7 +359,9 @@ std::string top_screen(const std::string& folder, const std::vector<MetricRecord
                 "time of a step " + duration_text(r.value("time_metrics/end_to_end(s)")),
                 "idle " + share_text(r.value("time_metrics/idle(%)")),
                 "overlap " + share_text(r.value("time_metrics/overlap(%)")),
-                "memory of rank 0 " + short_number(r.value("memory/max_resident(GiB)")) + " GiB",
+                r.value("memory/max_resident(GiB)") > 0
+                    ? "memory of rank 0 " + short_number(r.value("memory/max_resident(GiB)")) + " GiB"
+                    : std::string(),
                 r.value("memory/max_active(GiB)") > 0
                     ? "on its device " + short_number(r.value("memory/max_active(GiB)")) + " GiB"
                     : std::string(),

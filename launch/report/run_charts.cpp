@@ -93,12 +93,12 @@ Chart memory_chart(const TwoRuns& runs) {
 // Of log intervals, and of validations.
 using OwnLines = std::map<std::string, std::vector<ChartLine>>;
 
-std::string own_charts(const char* heading, OwnLines lines, const std::vector<ChartMark>& marks) {
+std::string own_charts(const char* heading, const OwnLines& lines, const std::vector<ChartMark>& marks) {
   constexpr std::size_t kMost = 24;
   if (lines.empty()) return {};
   std::string html = std::string("<h2>") + heading + "</h2>\n";
   std::size_t drawn = 0;
-  for (auto& [name, of_name] : lines) {
+  for (auto [name, of_name] : lines) {  // a copy, whose lines are cut
     if (++drawn > kMost) break;
     for (auto& line : of_name) line.points = by_step(std::move(line.points));
     std::erase_if(of_name, [](const auto& line) { return line.points.empty(); });

@@ -18,7 +18,7 @@ std::string lower_loss(const MeasuredRun& run, double ours, const MeasuredRun& b
                        std::optional<double> spread) {
   const double by = std::abs(ours - theirs), most = std::max(ours, theirs);
   auto text = run.name() + " " + short_number(ours) + ", " + baseline.name() + " " + short_number(theirs) + "; ";
-  if (by < 1e-4 * std::abs(most)) return text + "they are the same.";
+  if (by <= 1e-4 * std::abs(most)) return text + "they are the same.";
   text += by < spread.value_or(0) ? "no clear difference, " : (ours < theirs ? run : baseline).name() + " is lower by ";
   text += short_number(by) + (most > 0 ? " (" + percent_text(by / most) + ")" : "");
   return text + (spread ? ", 95 % interval " + short_number(by - *spread) + " to " + short_number(by + *spread) : "") +

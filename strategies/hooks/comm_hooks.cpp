@@ -8,6 +8,7 @@ namespace {
 
 class Average final : public CommHook {
  public:
+  bool keeps_state() const override { return false; }
   void reduce(BucketView& bucket, Communicator& communicator) override {
     // NCCL has NVLS and symmetric kernels for sums alone; of f16 a sum overflows where the average would not.
     const bool sums = bucket.checks.defined() && bucket.flat.scalar_type() != at::kHalf;
@@ -19,6 +20,7 @@ class Average final : public CommHook {
 /// Divides before the sum, so that f16 does not overflow where the average would not.
 class HalfPrecision final : public CommHook {
  public:
+  bool keeps_state() const override { return false; }
   explicit HalfPrecision(at::ScalarType wire) : wire_dtype_(wire) {}
 
   void reduce(BucketView& bucket, Communicator& communicator) override {

@@ -78,7 +78,7 @@ class MeshParallel : public Strategy,
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
   void read_state(const StateReader& state, Optimizer& optimizer) override;
   std::string describe() const override;
-  Figures own_figures() const override { return schedule_.figures(); }
+  Figures own_figures(std::int64_t) const override { return schedule_.figures(); }
 
   /// First block of each stage, and behind the last; empty before the model is cut.
   const std::vector<int>& borders() const noexcept { return borders_; }

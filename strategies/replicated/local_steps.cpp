@@ -317,11 +317,15 @@ std::string LocalSteps::describe() const {
   return text + ", hook " + context().options.comm_hook;
 }
 
-OwnFigures::Figures LocalSteps::own_figures() const {
+OwnFigures::Figures LocalSteps::own_figures(std::int64_t done) const {
   auto next = std::numeric_limits<std::int64_t>::max();
-  for (const auto& fragment : fragments_) next = std::min(next, fragment.next);
-  return {{"outer_steps", static_cast<double>(outer_steps_)},
-          {"next_outer_in", static_cast<double>(next - step() - 1)}};
+  for (std::size_t f = 0; f < fragments_.size(); ++f) {
+    auto fragment = fragments_[f];
+    if (under_way_ && under_way_->fragment == f) move_on(fragment, under_way_->since);
+    next =
+        std::min(next, std::max(fragment.next, done + 1));  // at the latest behind the next step, or the one under way
+  }
+  return {{"outer_steps", static_cast<double>(outer_steps_)}, {"next_outer_in", static_cast<double>(next - done)}};
 }
 
 void register_local_steps() {

@@ -61,7 +61,7 @@ class LocalSteps final : public ReplicatedStrategy, public Meetings, public OwnF
   void load_state(const std::map<std::string, std::string>& state) override;
   void read_state(const StateReader& state, Optimizer& optimizer) override;
   std::string describe() const override;
-  Figures own_figures() const override;
+  Figures own_figures(std::int64_t done) const override;
 
   std::int64_t outer_steps() const noexcept { return outer_steps_; }
 

@@ -261,10 +261,11 @@ std::string ParameterServer::describe() const {
 }
 
 // Of the present membership: another one has another server.
-OwnFigures::Figures ParameterServer::own_figures() const {
+OwnFigures::Figures ParameterServer::own_figures(std::int64_t) const {
   if (!server_) return {};
   const auto shares = server_->shares(), behind = server_->staleness();
-  const auto all = static_cast<double>(std::max<std::int64_t>(1, std::reduce(shares.begin(), shares.end())));
+  const auto all = static_cast<double>(std::reduce(shares.begin(), shares.end()));
+  if (all == 0) return {};
   const auto [fewest, most] = std::minmax_element(shares.begin(), shares.end());
   double updates_behind = 0;
   for (std::size_t updates = 0; updates < behind.size(); ++updates)

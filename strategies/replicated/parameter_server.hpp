@@ -56,7 +56,7 @@ class ParameterServer final : public ReplicatedStrategy, public DemandShares, pu
   Share next_share() const override;
   bool end_share(const std::function<void()>& update) override;
   std::string describe() const override;
-  Figures own_figures() const override;
+  Figures own_figures(std::int64_t done) const override;
 
   /// On rank 0; null elsewhere.
   const UpdateServer* server() const noexcept { return server_.get(); }

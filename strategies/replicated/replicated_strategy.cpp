@@ -144,6 +144,9 @@ void ReplicatedStrategy::end_step(const std::vector<bool>& used, bool, bool comm
 StrategyCapabilities ReplicatedStrategy::capabilities() {
   auto all = own_capabilities();
   if (!replicas_equal()) all.refuse<LateVoting>("has replicas that differ");
+  if (hook() != nullptr && hook()->keeps_state())
+    all.refuse<LateVoting>(
+        "has a comm_hook with a state that goes back with a step, and the next step has used it by then");
   return all;
 }
 

@@ -205,7 +205,7 @@ REFUSED = [
     Refusal("vote strategy resume_strategy", lambda j: j["vote"] == "late" and any_phase(j, lambda s: s in APART), "has replicas that differ"),
     Refusal("vote strategy", lambda j: j["vote"] == "late" and any_phase(j, lambda s: is_server(s) or is_mesh(s)), "waits for the vote"),
     Refusal("vote comm_hook", lambda j: j["vote"] == "late" and j["comm_hook"] in ("powersgd", "owing"),
-            "has a state that goes back with a step"),
+            "has a comm_hook with a state that goes back with a step"),
     Refusal("vote switch_at", lambda j: j["vote"] == "late" and j["switch_at"], "waits for the vote before it switches"),
     Refusal("vote optimizer", lambda j: j["vote"] == "late" and j["optimizer"].startswith("torch."),
             "must know on the host whether a step is applied"),

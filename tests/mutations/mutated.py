@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +36,8 @@ def begin():
         print("mutations: another run breaks the files of this checkout; wait for its end", file=sys.stderr)
         sys.exit(2)
     restore()
+    for left in BUILD.glob("mutation-*"):  # by a run that was killed
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 

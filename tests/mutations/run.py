@@ -63,9 +63,19 @@ def run_rows(program, prefix, log):
 
 
 def try_linked(mutation, log):
-    """(whether it builds, what went red), of a program that is linked beside the built one."""
+    """(whether it builds, what went red), of a program that is linked beside the built one. How a program ended counts in place only."""
     with Linked(mutation["program"], mutation["file"], broken(mutation), log) as program:
-        return program is not None, run_rows(program, mutation["tests"], log)[1] if program else []
+        red = run_rows(program, mutation["tests"], log)[1] if program else []
+        return program is not None, [name for name in red if not name.startswith("(")]
+
+
+def check_linked(program, source, mutations, log):
+    """Without a break the same tests must be green in such a program."""
+    with Linked(program, source, (ROOT / source).read_text(), log) as unbroken:
+        for tests in sorted({mutation["tests"] for mutation in mutations}):
+            if unbroken is None or run_rows(unbroken, tests, log)[1]:
+                return False
+    return True
 
 
 def try_in_place(mutation, log):
@@ -139,24 +149,37 @@ def main():
             if n == 0 or red:
                 raise SystemExit(f"mutations: {program} '{prefix}*' without any break: {n} tests, red: {red}; see {log_path}")
 
-        def judge(mutation, try_it):
+        def judge(mutation, try_it, last):
             started = time.monotonic()
             built, red = try_it(mutation, log)
             if built and red:
                 seen.add(key_of(mutation))
+            elif not last:
+                return
             with lock:
                 keep(mutation, red, every)  # at once: a run that is ended has not been for nothing
                 outcome = f"red: {one_line(red[0])}" if built and red else ("NOT SEEN" if built else "DOES NOT BUILD")
                 say(f"{mutation['row']}  {mutation['file']}: {mutation['says']}\n     {outcome}  ({time.monotonic() - started:.0f} s)")
 
-        list(workers.map(lambda mutation: judge(mutation, try_linked), [m for m in chosen if can_be_linked(m["file"])]))
+        def judge_linked(item):
+            (program, source), mutations = item
+            if check_linked(program, source, mutations, log):
+                for mutation in mutations:
+                    judge(mutation, try_linked, last=False)
+
+        groups = {}
+        for mutation in chosen:
+            if can_be_linked(mutation["file"]):
+                groups.setdefault((mutation["program"], mutation["file"]), []).append(mutation)
+        list(workers.map(judge_linked, groups.items()))
         try:
             for mutation in chosen:  # what other programs of a test, or inline functions, have to have in them
                 if key_of(mutation) not in seen:
-                    judge(mutation, try_in_place)
+                    judge(mutation, try_in_place, last=True)
         finally:
             restore()
-            build(programs, log)  # no broken program stays behind
+            if not build(programs, log):
+                say(f"mutations: the last build failed, and broken programs may be left; see {log_path}")
     bad = [mutation["row"] for mutation in chosen if key_of(mutation) not in seen]
     say(f"{len(chosen) - len(bad)} of {len(chosen)} breaks were seen" + (f"; not: {', '.join(bad)}" if bad else ""))
     return 1 if bad else 0

@@ -17,7 +17,7 @@ using Figures = std::map<std::string, double>;
 Figures figures_of(RankSystem& system) {
   Figures found;
   if (const auto* own = system.compute().strategy().capability<OwnFigures>()) {
-    for (const auto& [name, value] : own->own_figures()) found.emplace(name, value);
+    for (const auto& [name, value] : own->own_figures(system.compute().steps_done())) found.emplace(name, value);
   }
   return found;
 }
@@ -56,5 +56,16 @@ TEST_CASE("[T07] a wrapped strategy's figures are there, and ddp has none") {
   const auto found = figures_by_step(switching);
   REQUIRE(found.size() == 4);
   CHECK(found[0].empty());
-  CHECK(found[3].contains("outer_steps"));
+  CHECK(found[1] == Figures{{"outer_steps", 0}, {"next_outer_in", 4}});  // before its first step
+  CHECK(found[3] == Figures{{"outer_steps", 0}, {"next_outer_in", 2}});
+}
+
+TEST_CASE("[T07] of a fragment that is under way the figures say when the next one begins") {
+  SmallTraining training("diloco", 2);
+  training.steps = 9;
+  training.jobs.options.strategy.sync_every = 4;
+  training.jobs.options.strategy.diloco_overlap = 2;
+  std::vector<double> next;
+  for (const auto& figures : figures_by_step(training)) next.push_back(figures.at("next_outer_in"));
+  CHECK(next == std::vector<double>{3, 2, 1, 4, 3, 2, 1, 4, 3});
 }

@@ -229,13 +229,17 @@ TEST_CASE("[T07] a browser shows how a run ended and what to do next, and before
   validation.add("validation_metrics/loss", 0.5);
   validation.add("validation_metrics/accuracy", 0.25);
   page.write(validation);
-  auto second = live_record(2);
+  auto earlier = live_record(2);
+  earlier.own = {{"temperature", 0.3}};
+  page.write(earlier);
+  auto second = live_record(3);
   second.add("total_steps", 8);
   second.add("time_left(s)", 75);
-  second.own = {{"strategy/outer_steps", 3}};
+  second.own = {{"strategy/outer_steps", 3}, {"temperature", 0.1 + 0.2}};  // the last bit differs: no room for a tick
   page.write(second);
   const auto running = browsed(address);
-  CHECK_THAT(*running, Catch::Contains("<h1 id=\"run\">Training run</h1>") && Catch::Contains("<b>2 of 8</b>") &&
+  REQUIRE(running);
+  CHECK_THAT(*running, Catch::Contains("<h1 id=\"run\">Training run</h1>") && Catch::Contains("<b>3 of 8</b>") &&
                            Catch::Contains("<b>1:15 min</b>") &&
                            Catch::Contains("A figure of the strategy, on rank 0."));
   end.kind = MetricRecord::Kind::end;

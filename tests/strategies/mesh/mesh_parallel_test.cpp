@@ -111,7 +111,7 @@ struct MeshRun {
       if (const auto* waits = strategy.capability<PeerWaits>())
         waited_ms[rank.rank()] = std::chrono::duration<double, std::milli>(waits->time_waited()).count();
       if (rank.rank() == 0) {
-        if (const auto* own = strategy.capability<OwnFigures>()) figures = own->own_figures();
+        if (const auto* own = strategy.capability<OwnFigures>()) figures = own->own_figures(rank.steps_done());
         norms.push_back(report.gradient_norm);
         samples.push_back(report.samples);
       }

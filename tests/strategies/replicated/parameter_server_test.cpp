@@ -80,7 +80,7 @@ ServerRun train_with_server(int ranks, const Config& config,
       result.staleness = server->server()->staleness();
       result.shares = server->server()->shares();
       result.sums = server->server()->update(0).gradients.size();
-      result.figures = server->own_figures();
+      result.figures = server->own_figures(rank.steps_done());
     }
   });
   CHECK(testing::joined(result.errors) == "");
