@@ -168,7 +168,7 @@ void LoopRecords::send_metrics(const Place& place) {
 OwnFigures::Figures LoopRecords::strategy_figures(std::int64_t done) const {
   const auto* own = system_of(rank_).compute().strategy().capability<OwnFigures>();
   if (own == nullptr) return {};
-  const auto figures = own->own_figures(done);
+  auto figures = own->own_figures(done);
   for (const auto& [name, value] : figures) check_metric_name(name);
   return figures;
 }

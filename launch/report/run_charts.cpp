@@ -141,8 +141,8 @@ std::string own_metrics_html(const RunHistory& run) {
     for (const auto& [name, value] : record.own) add(record, name, value);
   }
   const auto marks = step_marks(run);
-  return own_charts("The strategy's own figures", std::move(strategy), marks) +
-         own_charts("The program's own metrics", std::move(program), marks);
+  return own_charts("The strategy's own figures", strategy, marks) +
+         own_charts("The program's own metrics", program, marks);
 }
 
 }  // namespace troupe
