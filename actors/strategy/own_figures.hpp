@@ -6,8 +6,8 @@
 
 namespace troupe {
 
-/// Capability of a Strategy that has figures of its own for the run's records: how often its ranks have met, how old
-/// its gradients are. Compute's thread.
+/// Capability of a Strategy that adds figures to the run's records: how often its ranks have met, how old its gradients
+/// are. Compute's thread.
 class OwnFigures {
  public:
   using Figures = std::vector<std::pair<std::string, double>>;

@@ -98,9 +98,8 @@ def run_bounded(command, seconds, output, **environment):
         child.wait()
 
 
-def run_tests(program, arguments, seconds, log, **environment):
-    """(how many ran, what went red) of a program, by its name or path: names of test cases, or how it ended if it named none."""
-    path = folder_of(program) if "/" not in str(program) else program
+def run_tests(path, arguments, seconds, log, **environment):
+    """(how many ran, what went red) of the program there: names of test cases, or how it ended if it named none."""
     report = BUILD / f"mutation-{os.getpid()}-{threading.get_ident()}.xml"
     report.unlink(missing_ok=True)
     code = run_bounded([str(path), *arguments, "-r", "xml", "-o", str(report)], seconds, log, **environment)

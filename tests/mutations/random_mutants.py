@@ -20,7 +20,7 @@ import time
 import tomllib
 
 import draw
-from mutated import BUILD, MEMORY_BYTES, ROOT, Mutated, begin, build, one_line, restore, run_bounded, run_tests, say
+from mutated import BUILD, MEMORY_BYTES, ROOT, Mutated, begin, build, folder_of, one_line, restore, run_bounded, run_tests, say
 
 RESULTS = ROOT / "build" / "random-mutants.json"
 LOG = ROOT / "build" / "mutants.log"
@@ -64,7 +64,7 @@ def commit():
 
 
 def red_tests(program, log):
-    return run_tests(program, ["--abort"], PROGRAM_SECONDS, log, TROUPE_CASE_SECONDS=str(CASE_SECONDS))[1]
+    return run_tests(folder_of(program), ["--abort"], PROGRAM_SECONDS, log, TROUPE_CASE_SECONDS=str(CASE_SECONDS))[1]
 
 
 def red_seed(seeds, first):

@@ -21,7 +21,7 @@ import time
 import tomllib
 
 from linked import Linked, can_be_linked
-from mutated import ROOT, Mutated, begin, build, one_line, restore, run_tests, say
+from mutated import ROOT, Mutated, begin, build, folder_of, one_line, restore, run_tests, say
 
 RESULTS = ROOT / "build" / "mutations.json"
 TEST_SECONDS = 240
@@ -57,9 +57,9 @@ def broken(mutation):
     return original[:begins] + mutation["new"] + original[ends:]
 
 
-def run_rows(program, prefix, log):
+def run_rows(path, prefix, log):
     escaped = "".join("\\" + c if c in "[],\\" else c for c in prefix)
-    return run_tests(program, [escaped + "*"], TEST_SECONDS, log)
+    return run_tests(path, [escaped + "*"], TEST_SECONDS, log)
 
 
 def try_linked(mutation, log):
@@ -82,7 +82,7 @@ def try_in_place(mutation, log):
     """The same with the file itself broken, and all programs that have it in them."""
     with Mutated(ROOT / mutation["file"], broken(mutation)):
         built = build([mutation["program"]], log, os.cpu_count())
-        return built, run_rows(mutation["program"], mutation["tests"], log)[1] if built else []
+        return built, run_rows(folder_of(mutation["program"]), mutation["tests"], log)[1] if built else []
 
 
 def key_of(mutation):
@@ -145,7 +145,7 @@ def main():
         if not build(programs, log):
             raise SystemExit(f"mutations: the code does not build before any break; see {log_path}")
         pairs = sorted({(mutation["program"], mutation["tests"]) for mutation in chosen})
-        for (program, prefix), (n, red) in zip(pairs, workers.map(lambda pair: run_rows(*pair, log), pairs)):
+        for (program, prefix), (n, red) in zip(pairs, workers.map(lambda pair: run_rows(folder_of(pair[0]), pair[1], log), pairs)):
             if n == 0 or red:
                 raise SystemExit(f"mutations: {program} '{prefix}*' without any break: {n} tests, red: {red}; see {log_path}")
 

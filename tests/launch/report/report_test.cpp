@@ -276,7 +276,7 @@ TEST_CASE("[T08] troupe report takes two runs and compares the first with the se
 }
 
 TEST_CASE(
-    "[T08] what is damaged, torn, empty or no run is told in one line with a code, or in the page where the rest can "
+    "[T08] what is damaged, torn, empty or no run is said in one line with a code, or in the page where the rest can "
     "be used") {
   testing::ScratchDirectory folder;
   const auto run = [&](const std::string& name, const std::string& metrics) {
