@@ -185,6 +185,7 @@ TEST_CASE("[T08] a rank that dies while the trace is gathered is replaced, whate
   const auto done = launch.finish();
   INFO(done.output);
   REQUIRE(done.code == 0);
+  CHECK(testing::count_of(done.output, "interrupted: ") == 1);  // a second recovery would make good what the first left
   CHECK(testing::count_of(done.output, "trace: ") == 1);
   const auto line = line_with(done.output, "trace: ");
   CHECK(line.find("2 ranks, steps 4 to 8, ") != std::string::npos);
@@ -203,6 +204,7 @@ TEST_CASE(
   const auto done = launch.finish();
   INFO(done.output);
   REQUIRE(done.code == 0);
+  CHECK(testing::count_of(done.output, "interrupted: ") == 1);
   CHECK(testing::count_of(done.output, "trace: ") == 1);
   CHECK(line_with(done.output, "trace: ").find("rank 0: nothing, since it joined later") != std::string::npos);
   CHECK(ParsedTrace(testing::read_text(launch.folder() / "run/trace.json")).count(1, "compute", "ProfilerStep") == 5);
@@ -219,6 +221,7 @@ TEST_CASE(
   INFO(done.output);
   REQUIRE(done.code == 0);
   CHECK(done.output.find("[rank 0] the probe's step 7 is to be repeated, 6 are done") != std::string::npos);
+  CHECK(testing::count_of(done.output, "interrupted: ") == 1);
   CHECK(testing::count_of(done.output, "trace: ") == 1);
   const ParsedTrace trace(testing::read_text(launch.folder() / "run/trace.json"));
   CHECK(trace.count(0, "compute", "ProfilerStep#6") == 2);  // what was done again is there again
