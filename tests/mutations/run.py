@@ -2,7 +2,7 @@
 """Breaks the code once for each feature and sees its tests go red: a test that cannot fail is a defect.
 
     ./dev mutations [ROW..]       all of tests/mutations/mutations.toml, or these rows
-    ./dev mutations --list, --check   names them; only sees that each still fits its source
+    ./dev mutations --list, --check   names them; only sees that each still fits its source and has tests
 
 Each break is one edit of one file, and the tests are run with it. Mostly the file is compiled alone and linked into a program beside the built one
 (linked.py). Where that shows nothing, or a header is broken, the file itself is edited, the program is built, and the file is put back, also after
@@ -15,6 +15,7 @@ import concurrent.futures
 import datetime
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -55,6 +56,23 @@ def broken(mutation):
     first = text.index(old)
     begins, ends = places[first], places[first + len(old) - 1] + 1
     return original[:begins] + mutation["new"] + original[ends:]
+
+
+def names_of_tests():
+    """Of all programs, from their sources."""
+    texts = (path.read_text() for path in (ROOT / "tests").glob("**/*.cpp"))
+    literals = re.compile(r'TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
+    return ["".join(re.findall(r'"((?:[^"\\]|\\.)*)"', found)).replace('\\"', '"') for text in texts for found in literals.findall(text)]
+
+
+def check_names(mutations):
+    """Else a test that has got another name is found only by a whole run."""
+    names = names_of_tests()
+    for mutation in mutations:
+        begin = mutation["tests"]
+        found = (begin[1:] in name if begin.startswith("*") else name.startswith(begin) for name in names)
+        if not any(found):
+            raise SystemExit(f"mutations: {mutation['row']}: no test has the name '{begin}*'")
 
 
 def run_rows(path, prefix, log):
@@ -119,7 +137,7 @@ def main():
     arguments = argparse.ArgumentParser(prog="./dev mutations")
     arguments.add_argument("rows", nargs="*", metavar="ROW")
     arguments.add_argument("--list", action="store_true")
-    arguments.add_argument("--check", action="store_true", help="only that every break fits its source")
+    arguments.add_argument("--check", action="store_true", help="only that every break fits its source, and has tests")
     options = arguments.parse_args()
     if not options.check:
         begin()
@@ -135,6 +153,7 @@ def main():
         return 0
     for mutation in chosen:
         broken(mutation)  # every old text is there, before anything is built
+    check_names(chosen)
     if options.check:
         return 0
 
