@@ -37,6 +37,11 @@ struct Product : torch::autograd::Function<Product> {
   }
 };
 
+// In the dtype of the product, as autocast has it in at::linear.
+at::Tensor with_bias(const at::Tensor& y, const at::Tensor& bias) {
+  return bias.defined() ? y + bias.to(y.scalar_type()) : y;
+}
+
 }  // namespace
 
 std::vector<ParameterCut::Run> ParameterCut::runs(std::int64_t length, const std::string& what) const {
@@ -57,8 +62,7 @@ namespace nn {
 
 at::Tensor LinearImpl::product(const at::Tensor& x, const at::Tensor& bias_or_none) const {
   if (!may_defer_ || !at::GradMode::is_enabled() || !weight.requires_grad()) return at::linear(x, weight, bias_or_none);
-  auto y = Product::apply(x, weight);
-  return bias_or_none.defined() ? y + bias_or_none : y;
+  return with_bias(Product::apply(x, weight), bias_or_none);
 }
 
 at::Tensor LinearImpl::forward(const at::Tensor& x) {
@@ -66,7 +70,7 @@ at::Tensor LinearImpl::forward(const at::Tensor& x) {
   if (split_ == LayerSplit::row) {
     const auto mine = product(x, {});
     const auto y = group_.sequence ? sum_and_split_tokens(mine, group_) : sum_over_ranks(mine, group_);
-    return bias.defined() ? y + bias : y;
+    return with_bias(y, bias);
   }
   const auto y = product(group_.sequence ? gather_tokens(x, group_) : copy_to_ranks(x, group_), bias);
   return split_ == LayerSplit::gather ? gather_last(y, group_) : y;

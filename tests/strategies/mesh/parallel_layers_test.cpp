@@ -2,6 +2,7 @@
 #include "tensor_io/layers/parallel_layers.hpp"
 
 #include "strategies/mesh/tensor_plan.hpp"
+#include "tensor_io/layers/autocast.hpp"
 #include "tensor_io/layers/deferred_weights.hpp"
 #include "tensor_io/layers/dropout.hpp"
 #include "tests/catch.hpp"
@@ -177,4 +178,28 @@ TEST_CASE("[X02] a linear layer's backward leaves the weight's gradient for late
   CHECK((touched.size() == 1 && touched[0].is_same(layer->weight)));
   CHECK((at::allclose(layer->weight.grad(), of_weight)));
   CHECK((later.count() == 0));
+}
+
+TEST_CASE("[X02] [X03] under autocast a layer's result is of that dtype, bias and all, however ranks share it") {
+  const auto dtype = GENERATE(at::kBFloat16, at::kHalf);
+  troupe::nn::Linear alone(6, 4);
+  alone->may_defer_weight(true);
+  {
+    const AutocastGuard autocast(true, dtype);
+    CHECK((alone(torch::randn({2, 6})).scalar_type() == dtype));
+  }
+  const auto failures = test::run_ranks_catching({test::all_backends()[0], 2}, [&](Communicator& communicator) {
+    SharedMlpImpl model;
+    const TensorParallel group{std::shared_ptr<Communicator>(&communicator, [](auto*) {}), false};
+    share_layers(model,
+                 parse_tensor_plan("up: column, down: row, head: gather, first: whole, hidden: column, last: whole"),
+                 group, true);
+    const AutocastGuard autocast(true, dtype);
+    const auto x = torch::ones({2, 6});
+    const auto cut = model.up(x), whole = model.down(cut);
+    test::require(cut.scalar_type() == dtype, "column");
+    test::require(whole.scalar_type() == dtype, "row");
+    test::require(model.head(x).scalar_type() == dtype, "gather");
+  });
+  for (const auto& failure : failures) CHECK((failure ? failure->text : "") == "");
 }
