@@ -5,8 +5,7 @@
 
 namespace troupe {
 
-/// Refuses by name, before anything is built, settings that do not work on a GPU yet: their code walks the host's
-/// memory, or their times are the host's. Throws Error(usage).
+/// Refuses by name, before anything is built, settings that do not go together on a GPU. Throws Error(usage).
 void check_device_settings(const Config& config, c10::Device device);
 
 }  // namespace troupe

@@ -14,6 +14,7 @@
 #include "launch/process/rank_lines.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/data/data_line.hpp"
+#include "tensor_io/layers/deferred_init.hpp"
 #include "tensor_io/layout/state_texts.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 #include "tensor_io/optimizer/torch_optimizer.hpp"
@@ -97,7 +98,7 @@ void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
                   "use troupe::nn::Dropout, or start processes with troupe launch");
     }
   }
-  if (!device().is_cpu()) model->to(device());
+  if (!device().is_cpu()) move_to(*model, device());
   if (parts_->watch) parts_->watch->built(*model);
   system_.compute().distribute(std::move(model));
   if (parts_->watch) parts_->watch->distributed(*this);

@@ -89,7 +89,7 @@ StrategyCapabilities MeshParallel::capabilities() {
 
 void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
   model_ = std::move(model);
-  materialize(*model_);
+  materialize(*model_, context_.program_communicator->device());
   collect_parameters();
   if (!context_.newcomer) {
     NamedTensors all;

@@ -28,7 +28,7 @@ void ReplicatedStrategy::attach(std::shared_ptr<torch::nn::Module> model) {
                 "none");
   refuse_sharded_dtypes(context_.options, name());
   model_ = std::move(model);
-  materialize(*model_);
+  materialize(*model_, context_.program_communicator->device());
   for (const auto& [name, parameter] : unique_parameters(*model_)) {
     names_.push_back(name);
     if (context_.trains(parameter)) parameters_.emplace_back(name, parameter);

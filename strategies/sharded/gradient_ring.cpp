@@ -2,19 +2,19 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <chrono>
 
 namespace troupe {
 namespace {
 
-constexpr int kBuffers = 2;                   // that go round
-constexpr std::chrono::seconds kPatience(2);  // before an extra one is made
+constexpr std::chrono::seconds kPatience(2);  // before an extra buffer is made
 
 }  // namespace
 
 GradientRing::GradientRing(Communicator& communicator, std::int64_t numel, at::ScalarType dtype) : numel_(numel) {
   for (int i = 0; i < kBuffers; ++i)
-    buffers_.push_back({communicator.allocate(numel, dtype), Use::free, DeviceEvent(communicator.device())});
+    buffers_.push_back({communicator.allocate(numel, dtype), Use::free, DeviceEvent(communicator.device()), i});
 }
 
 // Memory that was not the communicator's goes back to compute's stream.
@@ -23,13 +23,6 @@ GradientRing::~GradientRing() {
     for (const auto& buffer : buffers_) DeviceStream::current(buffer.memory.device()).wait(buffer.reduced);
   } catch (const c10::Error&) {  // the device has failed: nothing runs there any more
   }
-}
-
-GradientRing::Buffer* GradientRing::in_use(Use use) {
-  for (auto& buffer : buffers_) {
-    if (buffer.use == use) return &buffer;
-  }
-  return nullptr;
 }
 
 GradientRing::Buffer& GradientRing::buffer_of(const at::Tensor& memory) {
@@ -41,23 +34,35 @@ GradientRing::Buffer& GradientRing::buffer_of(const at::Tensor& memory) {
   throw Error(ErrorCode::internal, "gradient ring", "a buffer that is not in the ring");
 }
 
-at::Tensor GradientRing::take(std::int64_t numel, bool may_wait) {
+// What the reducer has, it gives back turn by turn: the buffer comes if it, or the extra one of a turn of its, is
+// there.
+bool GradientRing::can_be_waited_for(const Buffer& own, std::int64_t turn) const {
+  return std::any_of(buffers_.begin(), buffers_.end(), [&](const Buffer& buffer) {
+    return buffer.use == Use::reducing && buffer.turn % kBuffers == turn % kBuffers && buffer.turn >= own.turn &&
+           buffer.turn < turn;
+  });
+}
+
+GradientRing::Buffer& GradientRing::extra() {
+  for (auto buffer = buffers_.begin() + kBuffers; buffer != buffers_.end(); ++buffer) {
+    if (buffer->use == Use::free) return *buffer;
+  }
+  const auto& first = buffers_.front().memory;
+  return buffers_.emplace_back(Buffer{at::empty({numel_}, first.options()), Use::free, DeviceEvent(first.device()), 0});
+}
+
+at::Tensor GradientRing::take(std::int64_t turn, std::int64_t numel, bool may_wait) {
   std::unique_lock lock(mutex_);
-  auto* buffer = in_use(Use::free);
-  if (buffer == nullptr && may_wait) {
-    given_back_.wait_for(lock, kPatience, [&] {
-      buffer = in_use(Use::free);
-      return broken_ || buffer != nullptr || in_use(Use::reducing) == nullptr;
-    });
+  const auto is_free = [&] { return of_turn(turn).use == Use::free && of_turn(turn).turn == turn; };
+  if (may_wait) {
+    given_back_.wait_for(lock, kPatience,
+                         [&] { return broken_ || is_free() || !can_be_waited_for(of_turn(turn), turn); });
   }
-  if (buffer == nullptr) {
-    const auto& first = buffers_.front().memory;
-    buffer =
-        &buffers_.emplace_back(Buffer{at::empty({numel_}, first.options()), Use::free, DeviceEvent(first.device())});
-  }
-  buffer->use = Use::filling;
-  DeviceStream::current(buffer->memory.device()).wait(buffer->reduced);
-  return buffer->memory.narrow(0, 0, numel);
+  auto& buffer = is_free() ? of_turn(turn) : extra();
+  buffer.use = Use::filling;
+  buffer.turn = turn;
+  DeviceStream::current(buffer.memory.device()).wait(buffer.reduced);
+  return buffer.memory.narrow(0, 0, numel);
 }
 
 void GradientRing::hand_over(const at::Tensor& buffer) {
@@ -65,12 +70,27 @@ void GradientRing::hand_over(const at::Tensor& buffer) {
   buffer_of(buffer).use = Use::reducing;
 }
 
+at::Tensor GradientRing::in_turn(const at::Tensor& buffer) {
+  std::lock_guard lock(mutex_);
+  const auto& mine = buffer_of(buffer);
+  const auto& own = of_turn(mine.turn);
+  if (&mine == &own || buffer.is_cpu()) return buffer;
+  DeviceStream::current(buffer.device()).wait(own.reduced);
+  const auto there = own.memory.narrow(0, 0, buffer.numel());
+  there.copy_(buffer, /*non_blocking=*/true);
+  return there;
+}
+
 void GradientRing::give_back(const at::Tensor& buffer) {
   {
     std::lock_guard lock(mutex_);
     auto& mine = buffer_of(buffer);
+    auto& own = of_turn(mine.turn);
+    const auto stream = DeviceStream::current(mine.memory.device());
     mine.use = Use::free;
-    mine.reduced.record(DeviceStream::current(mine.memory.device()));
+    mine.reduced.record(stream);
+    if (&mine != &own) own.reduced.record(stream);
+    own.turn = mine.turn + kBuffers;
   }
   given_back_.notify_one();
 }
@@ -85,7 +105,10 @@ void GradientRing::break_up() {
 
 void GradientRing::reset() {
   std::lock_guard lock(mutex_);
-  for (auto& buffer : buffers_) buffer.use = Use::free;
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    buffers_[i].use = Use::free;
+    buffers_[i].turn = static_cast<std::int64_t>(i);
+  }
 }
 
 std::int64_t GradientRing::bytes() const {

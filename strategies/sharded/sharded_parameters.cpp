@@ -4,6 +4,7 @@
 
 #include "strategies/replicated/model_sync.hpp"
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/device/accelerator.hpp"
 #include "tensor_io/layers/deferred_init.hpp"
 
 namespace troupe {
@@ -117,8 +118,9 @@ void ShardedParameters::make_slices() {
 }
 
 at::Tensor ShardedParameters::shard_memory(std::int64_t numel, at::ScalarType dtype) const {
-  const auto options = at::TensorOptions().dtype(dtype);
-  return at::zeros({numel}, offloads_ ? options.pinned_memory(device().is_cuda()) : options.device(device()));
+  if (!offloads_) return at::zeros({numel}, at::TensorOptions().dtype(dtype).device(device()));
+  if (!device().is_cuda()) return at::zeros({numel}, dtype);
+  return accelerator()->pinned(numel * static_cast<std::int64_t>(c10::elementSize(dtype))).view(dtype);
 }
 
 void ShardedParameters::set_gradient(std::size_t f, const at::Tensor& memory) {

@@ -13,6 +13,7 @@
 #include "strategies/replicated/bucket_caps.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/kernels/gradient_clip.hpp"
+#include "tensor_io/layers/deferred_init.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
 
 namespace troupe {
@@ -69,7 +70,8 @@ void ShardedStrategy::collect_parameters() {
       elsewhere_.insert(parameter.unsafeGetTensorImpl());
       continue;
     }
-    if (const auto device = context_.program_communicator->device(); parameter.device() != device) {
+    const auto device = context_.program_communicator->device();
+    if (parameter.device() != device && !is_deferred(parameter)) {
       throw Error(ErrorCode::usage, "parameter " + name,
                   "it is on " + parameter.device().str() + ", this rank trains on " + device.str(),
                   "let rank.distribute move the model; --device sets where to");

@@ -106,14 +106,11 @@ void UnitGathers::free_memory(Unit& unit, const DeviceStream& user) {
 
 void UnitGathers::gather_flat(std::size_t f, const at::Tensor& memory, const std::string& label) {
   const auto& flat = parameters_.flats()[f];
-  auto shard = flat.master;
-  if (shard.device() == memory.device()) {
-    shard = shard.to(memory.scalar_type());
-  } else {
-    shard = memory.narrow(0, communicator_->rank() * flat.plan->shard_numel, flat.plan->shard_numel);
-    shard.copy_(flat.master, /*non_blocking=*/true);
-  }
-  communicator_->all_gather(memory, shard, label);
+  if (memory.is_cpu() && flat.master.scalar_type() == memory.scalar_type())
+    return communicator_->all_gather(memory, flat.master, label);
+  const auto own = memory.narrow(0, communicator_->rank() * flat.plan->shard_numel, flat.plan->shard_numel);
+  own.copy_(flat.master, /*non_blocking=*/true);  // in place: no memory but this
+  communicator_->all_gather(memory, own, label);
 }
 
 bool UnitGathers::gather(std::int32_t index, std::unique_lock<std::mutex>& lock) {

@@ -11,6 +11,8 @@
 namespace troupe {
 namespace {
 
+constexpr std::int64_t kShardAlignment = 64;  // elements; of loads of 16 bytes, and of what one block of a kernel takes
+
 bool is_finite(const at::Tensor& tensor) { return !tensor.is_cpu() || all_finite(tensor); }
 
 // Into the whole gradient, which may be of another dtype. Says whether every value is finite; on a device that is not
@@ -55,7 +57,7 @@ class UnitGradients::Reduction final : public CommHook {
     // As comm hook `none`: sums, divided afterwards.
     const bool sums = target.checks.defined() && bucket.flat.scalar_type() != at::kHalf;
     const auto op = sums ? ReduceOp::sum : ReduceOp::avg;
-    group.reduce_scatter(result, bucket.flat, op, bucket.label);
+    group.reduce_scatter(result, target.ring ? target.ring->in_turn(bucket.flat) : bucket.flat, op, bucket.label);
     if (replicas_) replicas_->all_reduce(result, op, bucket.label);
     double scale = sums ? 1.0 / (group.world_size() * (replicas_ ? replicas_->world_size() : 1)) : 1;
     if (!direct && sums) result.mul_(std::exchange(scale, 1));
@@ -115,15 +117,19 @@ UnitGradients::UnitGradients(ShardedParameters& parameters, std::shared_ptr<Comm
     auto& numel = largest[reduce_dtype(plan)];
     numel = std::max(numel, plan.numel);
   }
+  // NCCL needs no copies of its own where it knows both sides of a reduction.
+  const bool direct = !options_.every_micro_batch && !parameters_.offloads();
+  const auto is_known = [&](const FlatParameter& plan) { return direct && reduce_dtype(plan) == plan.dtype; };
+  auto shards = memory_of_shards(*group, is_known);
   for (const auto index : order_) {
     const auto f = static_cast<std::size_t>(index);
     const auto& plan = *parameters_.flats()[f].plan;
-    const auto dtype = reduce_dtype(plan);
     at::Tensor gradient;
     if (options_.keep_whole) {
-      auto& kept = flats_[f].kept = flats_[f].buffer = group->allocate(plan.numel, dtype);
-      if (dtype == plan.dtype && !options_.every_micro_batch && !parameters_.offloads())
-        gradient = kept.narrow(0, group->rank() * plan.shard_numel, plan.shard_numel);
+      auto& kept = flats_[f].kept = flats_[f].buffer = group->allocate(plan.numel, reduce_dtype(plan));
+      if (is_known(plan)) gradient = kept.narrow(0, group->rank() * plan.shard_numel, plan.shard_numel);
+    } else if (const auto found = shards.find(index); found != shards.end()) {
+      gradient = found->second;
     }
     parameters_.set_gradient(f, gradient.defined() ? gradient : parameters_.shard_memory(plan.shard_numel, plan.dtype));
   }
@@ -135,6 +141,31 @@ UnitGradients::UnitGradients(ShardedParameters& parameters, std::shared_ptr<Comm
                         at::TensorOptions().dtype(at::kDouble).device(parameters_.device()));
   }
   set_order(order_);
+}
+
+// Of whole gradients that go round on a device, by flat: one piece of the group's memory for each dtype, since NCCL
+// gives it in pieces of 2 MiB.
+std::map<std::int32_t, at::Tensor> UnitGradients::memory_of_shards(
+    Communicator& group, const std::function<bool(const FlatParameter&)>& is_known) const {
+  std::map<std::int32_t, at::Tensor> shards;
+  if (options_.keep_whole || group.device().is_cpu()) return shards;
+  std::map<at::ScalarType, std::vector<std::int32_t>> by_dtype;
+  for (const auto f : order_) {
+    const auto& plan = *parameters_.flats()[static_cast<std::size_t>(f)].plan;
+    if (is_known(plan)) by_dtype[plan.dtype].push_back(f);
+  }
+  for (const auto& [dtype, flats] : by_dtype) {
+    std::vector<std::int64_t> starts{0};
+    for (const auto f : flats) {
+      const auto end = starts.back() + parameters_.flats()[static_cast<std::size_t>(f)].plan->shard_numel;
+      starts.push_back((end + kShardAlignment - 1) / kShardAlignment * kShardAlignment);
+    }
+    const auto memory = group.allocate(starts.back(), dtype);
+    for (std::size_t i = 0; i < flats.size(); ++i)
+      shards[flats[i]] =
+          memory.narrow(0, starts[i], parameters_.flats()[static_cast<std::size_t>(flats[i])].plan->shard_numel);
+  }
+  return shards;
 }
 
 UnitGradients::~UnitGradients() {
@@ -184,6 +215,7 @@ void UnitGradients::begin_step() {
   for (const auto& slice : parameters_.slices()) slice.leaf.mutable_grad() = at::Tensor();
   for (auto& flat : flats_) flat.buffer = flat.kept;
   for (auto& [dtype, ring] : rings_) ring->reset();
+  turns_.clear();
   rounds_ = 0;
   not_finite_ = -1;
 }
@@ -197,9 +229,12 @@ bool UnitGradients::begin_backward(bool last, double weight) {
   sent_ = sent_in_order_ = 0;
   was_sent_.assign(order_.size(), false);
   for (auto& entry : entries_) entry.ready = false;
-  for (const auto f : order_)
-    flats_[static_cast<std::size_t>(f)].pending =
-        static_cast<std::int32_t>(parameters_.flats()[static_cast<std::size_t>(f)].plan->slots.size());
+  for (const auto index : order_) {
+    auto& flat = flats_[static_cast<std::size_t>(index)];
+    const auto& plan = *parameters_.flats()[static_cast<std::size_t>(index)].plan;
+    flat.pending = static_cast<std::int32_t>(plan.slots.size());
+    flat.turn = turns_[reduce_dtype(plan)]++;
+  }
   return true;
 }
 
@@ -214,7 +249,7 @@ void UnitGradients::take_buffer(std::size_t f) {
   const auto& plan = *parameters_.flats()[f].plan;
   // What was sent is sure to come back where the reducer holds nothing back: then the others can reduce it without this
   // one's next flat.
-  state.buffer = ring(reduce_dtype(plan)).take(plan.numel, sent_ == sent_in_order_);
+  state.buffer = ring(reduce_dtype(plan)).take(state.turn, plan.numel, sent_ == sent_in_order_);
   // What lies between parameters is added up too by what looks at a device's shards.
   std::int64_t numel = 0;
   for (const auto& slot : plan.slots) numel += slot.numel;

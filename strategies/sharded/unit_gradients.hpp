@@ -90,11 +90,14 @@ class UnitGradients {
     at::Tensor kept;     // the same, if it stays
     at::Tensor earlier;  // micro-batches that were not reduced, if buffers go round
     std::int32_t position = -1;
+    std::int64_t turn = -1;  // in its ring, in this step
     std::int32_t pending = 0;
   };
   class Reduction;
 
   at::ScalarType reduce_dtype(const FlatParameter& flat) const;
+  std::map<std::int32_t, at::Tensor> memory_of_shards(Communicator& group,
+                                                      const std::function<bool(const FlatParameter&)>& is_known) const;
   at::Tensor view_of(const at::Tensor& flat, std::size_t parameter) const;
   void count(std::size_t parameter);
   void take_buffer(std::size_t flat);
@@ -110,7 +113,8 @@ class UnitGradients {
   std::vector<Entry> entries_;  // by parameter
   std::vector<FlatState> flats_;
   std::map<at::ScalarType, std::unique_ptr<GradientRing>> rings_;
-  at::Tensor checks_;  // on a device: (trainable flats, 2) f64, by position
+  std::map<at::ScalarType, std::int64_t> turns_;  // of each ring, given out in this step
+  at::Tensor checks_;                             // on a device: (trainable flats, 2) f64, by position
   Flats order_, arrival_;
   std::shared_ptr<std::vector<BucketView>> views_ = std::make_shared<std::vector<BucketView>>();
   std::shared_ptr<Reduction> reduction_;

@@ -1,7 +1,9 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
 #include <map>
@@ -100,6 +102,35 @@ class CudaAccelerator final : public Accelerator {
     });
   }
 
+  at::Tensor pinned(std::int64_t bytes) override {
+    const auto on_host = at::TensorOptions().dtype(at::kByte);
+    if (bytes == 0) return at::empty({0}, on_host);
+    const auto length = static_cast<std::size_t>(bytes);
+    auto* const memory = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const auto result =
+        memory == MAP_FAILED ? cudaErrorMemoryAllocation : cudaHostRegister(memory, length, cudaHostRegisterPortable);
+    if (result != cudaSuccess) {
+      cudaGetLastError();  // it is told here
+      if (memory != MAP_FAILED) ::munmap(memory, length);
+      throw Error(ErrorCode::unavailable, "pinned memory of " + std::to_string(bytes) + " bytes",
+                  std::string("CUDA: ") + cudaGetErrorString(result),
+                  "leave fsdp_cpu_offload out, or free memory of the host (free -g, ulimit -l)");
+    }
+    int device = 0;
+    cudaGetDevice(&device);
+    return at::from_blob(
+        memory, {bytes},
+        [length, device](void* data) {
+          int before = 0;
+          cudaGetDevice(&before);
+          cudaSetDevice(device);
+          cudaDeviceSynchronize();  // a copy may be under way
+          cudaHostUnregister(data);
+          cudaSetDevice(before);
+          ::munmap(data, length);
+        },
+        on_host);
+  }
   std::unique_ptr<DeviceGraph> make_graph(at::Device device) override { return make_cuda_graph(device); }
 
   void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::span<const std::int64_t> offsets,

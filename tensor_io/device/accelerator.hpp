@@ -27,6 +27,9 @@ class Accelerator {
   virtual std::shared_ptr<NcclApi> nccl() = 0;
   /// LibTorch's allocator calls note_shortage from now on. Once per process; more do nothing.
   virtual void watch_memory() = 0;
+  /// (bytes,) u8 on the host, zeros, for copies to and from devices that the host does not wait for. It has this size,
+  /// where LibTorch's has the next power of two; making it takes the time to touch each page. For memory that stays.
+  virtual at::Tensor pinned(std::int64_t bytes) = 0;
   /// Of LibTorch's own kind, so that its allocator and its generator know it. All share one pool of memory.
   virtual std::unique_ptr<DeviceGraph> make_graph(at::Device device) = 0;
 

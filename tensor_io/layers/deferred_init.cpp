@@ -170,9 +170,23 @@ void materialize(const at::Tensor& tensor) {
   set_deferred_key(tensor, false);
 }
 
-void materialize(const torch::nn::Module& model) {
-  for (const auto& parameter : model.parameters()) materialize(parameter);
-  for (const auto& buffer : model.buffers()) materialize(buffer);
+void materialize(const torch::nn::Module& model, c10::Device device) {
+  const auto place = [&](const at::Tensor& tensor) {
+    if (!is_deferred(tensor)) return materialize(tensor);
+    materialize(tensor);
+    if (tensor.device() != device) tensor.set_data(tensor.to(device));
+  };
+  for (const auto& parameter : model.parameters()) place(parameter);
+  for (const auto& buffer : model.buffers()) place(buffer);
+}
+
+void move_to(torch::nn::Module& model, c10::Device device) {
+  const auto parameters = model.parameters();
+  if (std::none_of(parameters.begin(), parameters.end(), is_deferred)) return model.to(device);
+  for (const auto& parameter : parameters) {
+    if (!is_deferred(parameter)) parameter.set_data(parameter.to(device));
+  }
+  for (const auto& buffer : model.buffers()) buffer.set_data(buffer.to(device));
 }
 
 }  // namespace troupe

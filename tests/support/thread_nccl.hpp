@@ -20,8 +20,10 @@
 namespace troupe::test {
 
 /// NCCL's contract between threads of one process, on the host's memory: groups end at once and go on in the
-/// background, a rank whose peer is gone gets remote_error, an abort frees its own rank. The conformance suite runs
-/// over it, and so checks what NcclCommunicator makes of NCCL's calls; it says nothing about NCCL.
+/// background, a rank whose peer is gone gets remote_error, an abort frees its own rank. Memory that NVLS reads or
+/// writes (2.28.9: both sides of an all-reduce, the larger one of a gather or scatter) lies at the same place of the
+/// same window on all ranks, or in none; else it is an invalid usage, where NCCL waits for ever. The conformance suite
+/// runs over it, and so checks what NcclCommunicator makes of NCCL's calls; it says nothing about NCCL.
 class ThreadNccl : public NcclApi {
  public:
   int version() override { return 22809; }
@@ -41,7 +43,10 @@ class ThreadNccl : public NcclApi {
     *state = own.state();
     return NcclResult::success;
   }
-  std::string last_error(NcclComm) override { return {}; }
+  std::string last_error(NcclComm comm) override {
+    std::lock_guard lock(of(comm).group->mutex);
+    return of(comm).group->mixed;
+  }
   NcclResult finalize(NcclComm) override { return NcclResult::success; }
   NcclResult destroy(NcclComm comm) override { return abort(comm); }
   NcclResult abort(NcclComm comm) override {
@@ -88,11 +93,19 @@ class ThreadNccl : public NcclApi {
     ::operator delete(data, std::align_val_t(4096));
     return NcclResult::success;
   }
-  NcclResult add_window(NcclComm, void* data, std::size_t, void** window) override {
+  NcclResult add_window(NcclComm comm, void* data, std::size_t bytes, void** window) override {
+    auto& own = of(comm);
+    std::lock_guard lock(own.group->mutex);
+    own.windows.push_back({static_cast<const char*>(data), bytes, own.window_count++});
     *window = data;
     return NcclResult::success;
   }
-  NcclResult remove_window(NcclComm, void*) override { return NcclResult::success; }
+  NcclResult remove_window(NcclComm comm, void* window) override {
+    auto& own = of(comm);
+    std::lock_guard lock(own.group->mutex);
+    std::erase_if(own.windows, [&](const auto& other) { return other.begin == window; });
+    return NcclResult::success;
+  }
 
   NcclResult group_start() override {
     if (grouped().open) return NcclResult::invalid_usage;
@@ -121,14 +134,16 @@ class ThreadNccl : public NcclApi {
   NcclResult all_reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, NcclComm comm,
                         NcclStream) override {
     note_average(op, count);
-    return enqueue(comm, [=](Comm& own) { own.reduce(input, count, 0, output, count, type, op); });
+    const auto places = of(comm).place_of(input) + " and " + of(comm).place_of(output);
+    return enqueue(comm, [=](Comm& own) { own.reduce(input, count, 0, output, count, type, op, places); });
   }
   NcclResult reduce_scatter(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, NcclComm comm,
                             NcclStream) override {
     note_average(op, count);
+    const auto place = of(comm).place_of(input);
     return enqueue(comm, [=](Comm& own) {
       own.reduce(input, count * own.group->ranks, static_cast<std::size_t>(own.rank) * count * bytes_of(type), output,
-                 count, type, op);
+                 count, type, op, place);
     });
   }
   NcclResult reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, int root,
@@ -138,9 +153,11 @@ class ThreadNccl : public NcclApi {
   }
   NcclResult all_gather(const void* input, void* output, std::size_t count, NcclType type, NcclComm comm,
                         NcclStream) override {
+    const auto place = of(comm).place_of(output);
     return enqueue(comm, [=](Comm& own) {
       const auto bytes = count * bytes_of(type);
       std::vector<char> all(bytes * own.group->ranks);
+      own.place = place;
       if (!own.meet(input, bytes, [&](int rank, const char* theirs) {
             std::memcpy(all.data() + static_cast<std::size_t>(rank) * bytes, theirs, bytes);
           }))
@@ -211,6 +228,8 @@ class ThreadNccl : public NcclApi {
     std::size_t ranks = 0;
     // What each rank has brought to a meeting: a copy, since a rank may die while others read it.
     std::vector<std::shared_ptr<const std::vector<char>>> brought;
+    std::vector<std::string> places;  // of what each rank has brought
+    std::string mixed;                // the first two that differ
     std::size_t joined = 0;
     bool lost = false;
     std::size_t arrived = 0, meeting = 0;
@@ -225,15 +244,41 @@ class ThreadNccl : public NcclApi {
     // Guarded by the group's mutex.
     std::deque<Work> works;
     bool working = false, stopping = false, failed = false;
+    struct Window {
+      const char* begin;
+      std::size_t bytes;
+      int number;
+    };
+    std::vector<Window> windows;
+    int window_count = 0;
+    std::string place;  // of the memory of the collective under way, which must be the same on all ranks
     std::thread worker;
 
     NcclResult state() const {
+      if (!group->mixed.empty()) return NcclResult::invalid_usage;
       if (failed) return NcclResult::remote_error;
       const bool all = group->joined == group->ranks;
       if (!all && group->lost) return NcclResult::remote_error;
       return working || !works.empty() || !all ? NcclResult::in_progress : NcclResult::success;
     }
     void fail() { failed = true; }
+    /// Of registered memory: the window's number and the bytes before it there.
+    std::string place_of(const void* memory) const {
+      std::lock_guard lock(group->mutex);
+      const auto* begin = static_cast<const char*>(memory);
+      for (const auto& window : windows) {
+        if (begin >= window.begin && begin < window.begin + window.bytes)
+          return "window " + std::to_string(window.number) + " at " + std::to_string(begin - window.begin);
+      }
+      return "no window";
+    }
+    void check_places() {
+      std::lock_guard lock(group->mutex);
+      for (std::size_t r = 1; r < group->places.size() && group->mixed.empty(); ++r) {
+        if (group->places[r] != group->places[0])
+          group->mixed = "rank 0 has " + group->places[0] + ", rank " + std::to_string(r) + " " + group->places[r];
+      }
+    }
     template <class Condition>
     bool wait(Condition condition) {
       std::unique_lock lock(group->mutex);
@@ -260,8 +305,10 @@ class ThreadNccl : public NcclApi {
         std::lock_guard lock(group->mutex);
         group->brought[static_cast<std::size_t>(rank)] =
             std::make_shared<const std::vector<char>>(begin, begin + bytes);
+        group->places[static_cast<std::size_t>(rank)] = std::exchange(place, {});
       }
       if (!barrier()) return false;
+      check_places();
       std::vector<std::shared_ptr<const std::vector<char>>> brought;
       {
         std::lock_guard lock(group->mutex);
@@ -272,7 +319,8 @@ class ThreadNccl : public NcclApi {
     }
     /// `given` elements are brought, of which `count` from `offset` bytes on are added up.
     void reduce(const void* data, std::size_t given, std::size_t offset, void* output, std::size_t count, NcclType type,
-                NcclOp op) {
+                NcclOp op, const std::string& places = {}) {
+      place = places;
       std::vector<const void*> inputs;
       std::vector<char> result(count * bytes_of(type));
       if (!meet(data, given * bytes_of(type), [&](int, const char* theirs) {
@@ -353,6 +401,7 @@ class ThreadNccl : public NcclApi {
     std::lock_guard lock(group.mutex);
     group.ranks = static_cast<std::size_t>(world_size);
     group.brought.resize(group.ranks);
+    group.places.resize(group.ranks);
     ++group.joined;
     own->worker = std::thread([own] {
       std::unique_lock inside(own->group->mutex);

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <utility>
@@ -125,7 +126,7 @@ Communicator& NcclCommunicator::host(const CollectiveRecord& record) {
 }
 
 void NcclCommunicator::launch(const CollectiveRecord& record, const std::vector<at::Tensor>& tensors,
-                              const NcclLife::Calls& calls) {
+                              const NcclLife::Calls& calls, const std::function<void()>& then) {
   const auto current = DeviceStream::current(options().device);
   if (graph_under_way(options().device) != nullptr) {
     throw Error(ErrorCode::usage, "cuda_graphs",
@@ -138,28 +139,48 @@ void NcclCommunicator::launch(const CollectiveRecord& record, const std::vector<
   {
     const CurrentStream place(stream_);
     life_->launch(record.describe(), calls);
+    if (then) then();
   }
   flights_->add(record, stream_, tensors, &current);
   waits_.leave(std::move(arrived), current);
 }
 
+// NVLS and symmetric kernels know sums alone, so an average is a sum that is divided afterwards: `op` becomes that, and
+// what is returned divides. The sum of f16 could be too large: NCCL averages it.
+std::function<void()> NcclCommunicator::divide_sum(ReduceOp& op, const at::Tensor& sum) const {
+  if (op != ReduceOp::avg || sum.scalar_type() == at::kHalf) return {};
+  op = ReduceOp::sum;
+  return [sum, ranks = world_size()] {
+    const c10::AutoGradMode no_grad(false);
+    sum.div_(ranks);
+  };
+}
+
 void NcclCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {
   if (on_host(tensor)) return host(record).all_reduce(tensor, op, record.label.data());
   if (tensor.numel() == 0) return;
-  launch(record, {tensor}, [&](NcclApi& api, NcclComm comm) {
-    return api.all_reduce(tensor.data_ptr(), tensor.data_ptr(), numel_of(tensor), nccl_type(tensor.scalar_type()),
-                          nccl_op(op, tensor.scalar_type()), comm, stream_.native());
-  });
+  const auto average = divide_sum(op, tensor);
+  launch(
+      record, {tensor},
+      [&](NcclApi& api, NcclComm comm) {
+        return api.all_reduce(tensor.data_ptr(), tensor.data_ptr(), numel_of(tensor), nccl_type(tensor.scalar_type()),
+                              nccl_op(op, tensor.scalar_type()), comm, stream_.native());
+      },
+      average);
 }
 
 void NcclCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                          const CollectiveRecord& record) {
   if (on_host(input)) return host(record).reduce_scatter(output, input, op, record.label.data());
   if (output.numel() == 0) return;
-  launch(record, {output, input}, [&](NcclApi& api, NcclComm comm) {
-    return api.reduce_scatter(input.data_ptr(), output.data_ptr(), numel_of(output), nccl_type(input.scalar_type()),
-                              nccl_op(op, input.scalar_type()), comm, stream_.native());
-  });
+  const auto average = divide_sum(op, output);
+  launch(
+      record, {output, input},
+      [&](NcclApi& api, NcclComm comm) {
+        return api.reduce_scatter(input.data_ptr(), output.data_ptr(), numel_of(output), nccl_type(input.scalar_type()),
+                                  nccl_op(op, input.scalar_type()), comm, stream_.native());
+      },
+      average);
 }
 
 void NcclCommunicator::do_all_gather(const at::Tensor& output, const at::Tensor& input,

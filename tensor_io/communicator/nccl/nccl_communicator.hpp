@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -61,7 +62,10 @@ class NcclCommunicator final : public Communicator {
   /// The communicator for the CPU's tensors, at this record's step.
   Communicator& host(const CollectiveRecord& record);
   /// Launches `calls` after the present work of the current stream, and makes that stream wait for them.
-  void launch(const CollectiveRecord& record, const std::vector<at::Tensor>& tensors, const NcclLife::Calls& calls);
+  /// `then`, if there is any, launches kernels behind them in the communicator's stream.
+  void launch(const CollectiveRecord& record, const std::vector<at::Tensor>& tensors, const NcclLife::Calls& calls,
+              const std::function<void()>& then = {});
+  std::function<void()> divide_sum(ReduceOp& op, const at::Tensor& sum) const;
 
   std::unique_ptr<Communicator> host_;
   DeviceStream stream_;

@@ -19,17 +19,8 @@ std::string refused_there(const std::function<void(Config&)>& change, c10::Devic
 
 }  // namespace
 
-TEST_CASE("[L03] what works on the CPU only is refused on a GPU by its setting's name, and only there") {
+TEST_CASE("[L03] what does not go together on a GPU is refused by its setting's name, and only there") {
   const c10::Device gpu(c10::kCUDA, 1), cpu(c10::kCPU);
-  const std::vector<std::pair<std::string, std::function<void(Config&)>>> settings = {
-      {"balance: 'speed'", [](Config& c) { c.balance = "speed"; }},
-      {"deferred_init: 'true'", [](Config& c) { c.deferred_init = true; }},
-  };
-  for (const auto& [field, change] : settings) {
-    CHECK_THAT(refused_there(change, gpu),
-               Catch::StartsWith(field) && Catch::Contains("trains on cuda:1") && Catch::Contains("--device cpu"));
-    CHECK(refused_there(change, cpu).empty());
-  }
   for (const std::string works : {"fp16", "bf16", "powersgd"})
     CHECK(refused_there([&](Config& c) { c.comm_hook = works; }, gpu).empty());
   CHECK(refused_there([](Config& c) { c.switch_at = "9:diloco"; }, gpu).empty());
@@ -40,6 +31,7 @@ TEST_CASE("[L03] what works on the CPU only is refused on a GPU by its setting's
   for (const std::string cuts : {"pipeline", "tensor_parallel"}) {
     const auto offloads = [&](Config& c) { c.strategy = cuts, c.fsdp_cpu_offload = true; };
     CHECK_THAT(refused_there(offloads, gpu), Catch::StartsWith("fsdp_cpu_offload: strategy " + cuts));
+    CHECK(refused_there(offloads, cpu).empty());
   }
   for (const std::string works : {"ddp", "fsdp", "zero1", "zero2", "local_sgd", "diloco"}) {
     CHECK(refused_there([&](Config& c) { c.strategy = works, c.fsdp_cpu_offload = true; }, gpu).empty());

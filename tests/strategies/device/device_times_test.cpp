@@ -1,8 +1,10 @@
 // Where a device's time goes, on a device whose streams' clocks the test moves on (tests/support/fake_device.hpp).
 #include "actors/compute/device_times.hpp"
 #include "actors/block/block.hpp"
+#include "tensor_io/data/datasets.hpp"
 #include "tensor_io/device/device_stream.hpp"
 #include "tests/support/fake_device.hpp"
+#include "tests/support/run_program.hpp"
 #include "tests/support/small_training.hpp"
 #include "tests/support/thread_nccl.hpp"
 
@@ -229,4 +231,47 @@ TEST_CASE("[L03] sharded on a device, of a gather that is exposed which compute'
         Approx(4 + 1 + 1 + 1));  // the first one, and of each other one what is longer than a layer's forward
   const auto busier = gather_while_computing(5);
   CHECK(busier.inside == Approx(4));
+}
+
+TEST_CASE("[L03] [X06] on a device a rank that needs longer for a sample gets fewer of them, by the device's clock") {
+  FakeDevice::reset();
+  Config config;
+  config.strategy = "ddp";
+  config.balance = "speed";
+  config.batch_size = 16;
+  config.max_steps = 40;
+  config.epochs = 100;
+  config.run_dir = config.checkpoint_dir = "";
+  config.save_every = -1;
+  config.validate_every = 0;
+  config.ranks = 2;
+  auto simulation = simulation_of(config);
+  simulation.rank.device = FakeDevice::device();
+  simulation.rank.nccl = std::make_shared<troupe::test::ThreadNccl>();
+  std::mutex mutex;
+  std::map<std::int64_t, std::map<int, std::int64_t>> samples;  // by step and rank
+  std::string errors;
+  const auto data = std::make_shared<TensorDataset>(torch::randn({160, 8}), torch::zeros({160}, torch::kLong));
+  run_simulation(
+      config, simulation,
+      [&](Rank& rank) {
+        c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+        const CurrentStream own(DeviceStream::from_pool(FakeDevice::device(), false));  // the ranks share the device
+        const auto model = rank.distribute([] { return std::make_shared<TimedLayerImpl>(); });
+        const auto optimizer = rank.make_optimizer(*model);
+        for (const auto& batch : rank.loader(data)) {
+          {
+            std::lock_guard lock(mutex);
+            samples[rank.steps_done()][rank.rank()] = batch.numel();
+          }
+          model->ms = static_cast<double>(batch.numel() * (rank.rank() == 1 ? 3 : 1));
+          rank.backward(model->forward(batch.input).square().mean());
+          rank.step(*optimizer);
+        }
+      },
+      [&](int, const ErrorReport& report) { errors += report.to_string(); });
+  CHECK(errors == "");
+  REQUIRE((samples.size() == 40));
+  CHECK((samples.at(0) == std::map<int, std::int64_t>{{0, 8}, {1, 8}}));
+  CHECK((samples.at(39) == std::map<int, std::int64_t>{{0, 12}, {1, 4}}));
 }
