@@ -243,6 +243,21 @@ TEST_CASE(
   refused(R"({"device": "fake", "vote": "late", "strategy": "parameter_server"})", "vote: ");
 }
 
+TEST_CASE("[T01] [F01] shards in the host's memory, reduced after each micro-batch, or gathered one by one are right") {
+  right(
+      {R"({"ranks": 2, "strategy": "fsdp/gathered", "device": "fake", "shards": "offload", "event": "kill"})",
+       R"({"ranks": 3, "strategy": "fsdp", "device": "fake", "shards": "each", "accumulate": 2, "optimizer": "adamw"})",
+       R"({"ranks": 2, "strategy": "fsdp/gathered", "shards": "one_by_one", "event": "resume", "resume_ranks": 1})"});
+  refused(R"({"ranks": 4, "strategy": "pipeline/fsdp=2,tp=2", "device": "fake", "shards": "offload"})",
+          "fsdp_cpu_offload: ");
+}
+
+TEST_CASE("[T01] [X02] pipelines are right with each schedule, and after a death") {
+  right(
+      {R"({"ranks": 3, "strategy": "pipeline", "stages": "gpipe", "accumulate": 2, "dtype": "float32", "cells": 3})",
+       R"({"ranks": 4, "strategy": "pipeline/dp=2,pp=2", "stages": "zero_bubble", "accumulate": 2, "dtype": "float32", "cells": 3, "event": "kill"})"});
+}
+
 TEST_CASE("[T01] unequal shares of a batch have the loss and gradient of equal ones") {
   right({R"({"ranks": 3, "balance": "weights"})",
          R"({"ranks": 2, "balance": "weights", "strategy": "zero1", "loss": "masked", "accumulate": 2})"});

@@ -56,6 +56,8 @@ DIMENSIONS = {
     "loss_scaler": ["auto", "on"],
     "loss_scale_interval": [2000, 2],
     "on_not_finite": ["skip", "stop", "skip:1"],  # the last: max_skipped_steps 1
+    "shards": ["plain", "each", "one_by_one", "offload"],
+    "stages": ["1f1b", "gpipe", "zero_bubble"],
     "sync_every": [2, 3],
     "outer_momentum": [0.9, 0],
     "fragments": [1, 2],
@@ -212,6 +214,10 @@ REFUSED = [
     Refusal("graphs vote desk", lambda j: (j["graphs"] or j["vote"] == "late") and j["desk"], "a metric can't be logged with …"),
     Refusal("vote touched", lambda j: j["vote"] == "late" and j["touched"], "with vote late the device decides whether a step is applied"),
     Refusal("vote loss", lambda j: j["vote"] == "late" and j["loss"] == "masked", "vote late lets the device update parameters"),
+    Refusal("shards vote", lambda j: j["shards"] == "offload" and j["vote"] == "late", "with fsdp_cpu_offload has the optimizer in the host's memory"),
+    Refusal("shards strategy", lambda j: j["shards"] == "offload" and any_phase(j, is_mesh), "keeps its shards on the device"),
+    Refusal("shards strategy", lambda j: j["shards"] == "each" and any_phase(j, lambda s: s.startswith("pipeline")),
+            "a pipeline has several micro-batches in flight, and reduces their gradients after the last one"),
     Refusal("samples drop_last resume_batch batch_size", lambda j: j["feed"] != "uneven" and j["drop_last"] and any(
         j["samples"] < batch for _, batch, _ in phases(j)), "… samples are fewer than one batch of …"),
     Refusal("batch_size accumulate ranks resume_batch resume_ranks", lambda j: j["feed"] != "uneven" and any(
@@ -296,6 +302,11 @@ def settle_once(job):
         simple("graphs", "vote")
     if hurts(job):
         simple("vote")  # a job that recovers can't use it
+    cuts_parameters = any_phase(job, lambda s: s in SHARDED or "fsdp=" in s)
+    if not cuts_parameters or job["shards"] == "each" and job["accumulate"] == 1 or job["shards"] == "offload" and job["device"] == "cpu":
+        simple("shards")
+    if not any_phase(job, lambda s: s.startswith("pipeline")):
+        simple("stages")
     # What a forward does on the host is done once, when its graph is written. The fake device has no kernels of convolutions and norms.
     host_part = has_branch(job) or job["event"] in ("resume", "leave", "infinite")
     if host_part or job["norm"] != "none" or job["model"] == "conv":
@@ -522,7 +533,7 @@ NOT_IN_PYTHON = ("shuffle", "comm_hook", "amp", "switch_at", "staleness", "touch
 # What is right is the same, whatever they are, or they say something of one of the above.
 NOTHING_TO_PYTHON = set(
     "backend device loop listed balance bucket_mb powersgd_rank broadcast_buffers static_graph early_update checkpointing graphs vote loss_scaler "
-    "loss_scale_interval on_not_finite sync_every outer_momentum fragments overlap verify_every snapshot_every desk kill_at hurt_step "
+    "loss_scale_interval on_not_finite shards stages sync_every outer_momentum fragments overlap verify_every snapshot_every desk kill_at hurt_step "
     "hurt_rank stop_at".split()
 )
 

@@ -11,7 +11,7 @@ import pathlib
 import random
 import sys
 
-from dimensions import DIMENSIONS, LOCAL, RARE, SIMPLEST, refusals, settle
+from dimensions import DIMENSIONS, LOCAL, RARE, SHARDED, SIMPLEST, refusals, settle
 
 SELDOM = pathlib.Path(__file__).parent / "seldom_pairs.txt"
 SEEDS, LEAST = 10_000, 20  # each pair is to run LEAST times in the first SEEDS seeds
@@ -22,6 +22,7 @@ STEPS = [(math.sqrt(5) - 1) / 2, math.sqrt(2) - 1, math.sqrt(3) - 1]
 
 HURTS = ["kill", "lose", "leave", "all", "net", "disk", "stop"]
 OF_TORCH = [name for name in DIMENSIONS["optimizer"] if name.startswith("torch.")]
+CUT = [name for name in DIMENSIONS["strategy"] if name in SHARDED or "fsdp=" in name]
 DILOCO = ({"strategy": ["diloco"]}, {"event": ["resume"], "resume_strategy": ["diloco"]}, {"strategy": ["ddp", "local_sgd"], "switch_at": ["4:diloco"]})
 LOCAL_SGD = ({"strategy": list(LOCAL)}, {"event": ["resume"], "resume_strategy": list(LOCAL)}, {"strategy": ["ddp"], "switch_at": ["3:local_sgd", "4:diloco"]})
 # Values that mean nothing, or are refused, without certain values of other dimensions: in one of these ways.
@@ -30,6 +31,10 @@ NEEDS = [
     ("graphs", [True], {"device": ["fake"], "model": ["mlp", "tokens"], "norm": ["none"], "unused": ["none", "always"],
                         "frozen": ["none", "always"], "desk": [False]}),
     ("vote", ["late"], {"device": ["fake"], "event": ["none", "resume", "infinite"]}),
+    ("shards", ["each"], {"strategy": CUT, "accumulate": [2]}),
+    ("shards", ["one_by_one"], {"strategy": CUT}),
+    ("shards", ["offload"], {"strategy": list(SHARDED), "device": ["fake"]}),
+    ("stages", ["gpipe", "zero_bubble"], {"strategy": [name for name in DIMENSIONS["strategy"] if name.startswith("pipeline")]}),
     ("scale", [1e6], {"comm_hook": ["fp16"], "loss": ["mean"], "optimizer": ["sgd", "torch.SGD"]}),
     ("overlap", [1], *DILOCO),
     ("fragments", [2], *DILOCO),

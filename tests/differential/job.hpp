@@ -80,12 +80,15 @@ struct Job {
   std::string loss_scaler = "auto";
   int loss_scale_interval = 2000;
   std::string on_not_finite = "skip";  ///< skip, stop; skip:1: max_skipped_steps is 1
-  int sync_every = 2;                  ///< local_sgd, diloco
-  double outer_momentum = 0.9;         ///< diloco
-  int fragments = 1;                   ///< diloco
-  int overlap = 0;                     ///< diloco, steps
-  std::string switch_at = "";          ///< as `--switch_at`, one switch
-  int staleness = 0;                   ///< parameter_server, on one rank: a step is one update more than this
+  std::string shards = "plain";  ///< of strategies that cut parameters: plain, each (each micro-batch is reduced),
+                                 ///< one_by_one (no unit is gathered ahead), offload (on a device)
+  std::string stages = "1f1b";   ///< of a pipeline, as `--pipeline_schedule`
+  int sync_every = 2;            ///< local_sgd, diloco
+  double outer_momentum = 0.9;   ///< diloco
+  int fragments = 1;             ///< diloco
+  int overlap = 0;               ///< diloco, steps
+  std::string switch_at = "";    ///< as `--switch_at`, one switch
+  int staleness = 0;             ///< parameter_server, on one rank: a step is one update more than this
   int verify_every = 0;
   int snapshot_every = 10;
   bool desk = false;     ///< the program logs metrics and has a state, which must say what the records say
@@ -121,11 +124,11 @@ struct Job {
       WHAT, ranks, strategy, backend, loop, device, model, cells, dtype, norm, dropout, tie, odd, frozen, unused,    \
       padding_idx, optimizer, rule, groups, listed, weight_decay, no_decay, clip_norm, schedule, warmup_steps, loss, \
       scale, samples, batch_size, accumulate, drop_last, shuffle, feed, balance, max_steps, bad_sample, bucket_mb))
-#define TROUPE_JOB_SECOND(WHAT)                                                                                     \
-  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                         \
-      WHAT, comm_hook, powersgd_rank, broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing, \
-      graphs, vote, amp, loss_scaler, loss_scale_interval, on_not_finite, sync_every, outer_momentum, fragments,    \
-      overlap, switch_at, staleness, verify_every, snapshot_every, desk, touched, validate, event, stop_at,         \
+#define TROUPE_JOB_SECOND(WHAT)                                                                                        \
+  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                            \
+      WHAT, comm_hook, powersgd_rank, broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing,    \
+      graphs, vote, amp, loss_scaler, loss_scale_interval, on_not_finite, shards, stages, sync_every, outer_momentum,  \
+      fragments, overlap, switch_at, staleness, verify_every, snapshot_every, desk, touched, validate, event, stop_at, \
       resume_ranks, resume_batch, resume_strategy, kill_at, hurt_step, hurt_rank, again, seed))
 
 inline void to_json(nlohmann::json& nlohmann_json_j, const Job& nlohmann_json_t) {

@@ -235,7 +235,7 @@ def main():
     if unknown := unknown_to_python():
         sys.exit(f"pytorch.py does not know {unknown[0]}: teach it, or name it in dimensions.py's NOT_IN_PYTHON or NOTHING_TO_PYTHON")
 
-    only = {}
+    only, again = {}, way.again
     for text in options.set:
         name, _, values = text.partition("=")
         if name not in DIMENSIONS:
@@ -245,6 +245,7 @@ def main():
         if unknown:
             sys.exit(f"--set {text}: {name} is one of {', '.join(known_values)}")
         only[name] = [known_values[value.lower()] for value in values.split(",")]
+        way.again += f" --set {text}"
 
     if options.job or options.shrink is not None:
         job = settle(dict(SIMPLEST, **json.loads(options.job))) if options.job else way.draw(options.shrink, only)
@@ -260,7 +261,7 @@ def main():
         if not fault:
             print("right")
             return 0
-        print(f"{fault}\nagain: {way.again} --job '{json.dumps(short(job))}'" + ("" if way.python else "\n" + catch2_test(job, fault)))
+        print(f"{fault}\nagain: {again} --job '{json.dumps(short(job))}'" + ("" if way.python else "\n" + catch2_test(job, fault)))
         return 1
 
     began = time.monotonic()

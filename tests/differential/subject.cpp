@@ -54,6 +54,10 @@ Config config_of(const Job& job, const std::string& folder) {
     if (config.tensor_plan.starts_with(", ")) config.tensor_plan.erase(0, 2);
   }
   config.staleness = job.staleness;
+  config.pipeline_schedule = job.stages;
+  config.fsdp_sync_micro_batches = job.shards == "each";
+  config.fsdp_cpu_offload = job.shards == "offload";
+  if (job.shards == "one_by_one") config.fsdp_prefetch = 0;
   config.seed = static_cast<std::uint64_t>(job.seed);
   config.batch_size = job.batch_size;
   config.grad_accum_steps = job.accumulate;
