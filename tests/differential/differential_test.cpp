@@ -48,7 +48,9 @@ TEST_CASE(
     "[T01] steps are counted by steps, also after a resume with another batch size and in a loop without a loader") {
   right({R"({"event": "resume", "batch_size": 24, "resume_batch": 12, "max_steps": 6})",
          R"({"event": "resume", "resume_batch": 24, "max_steps": 6, "schedule": "cosine"})",
-         R"({"feed": "uneven", "ranks": 2, "schedule": "cosine", "max_steps": 6})"});
+         R"({"feed": "uneven", "ranks": 2, "schedule": "cosine", "max_steps": 6})",
+         R"({"ranks": 2, "schedule": "floor", "groups": "rates", "warmup_steps": 3, "event": "resume"})"});
+  refused(R"({"schedule": "floor", "optimizer": "torch.SGD"})", "lr_min: ");
   refused(R"({"feed": "uneven", "ranks": 2, "schedule": "cosine"})", "schedule: cosine goes by the run's length");
   refused(R"({"feed": "uneven", "ranks": 2, "schedule": "step"})", "schedule: step goes by epochs");
 }

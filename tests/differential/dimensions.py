@@ -28,7 +28,7 @@ DIMENSIONS = {
     "weight_decay": [0, 0.1],
     "no_decay": ["", "norms", "*.bias"],
     "clip_norm": [0, 0.3],
-    "schedule": ["constant", "cosine", "step"],
+    "schedule": ["constant", "cosine", "step", "floor"],
     "warmup_steps": [0, 3],
     "loss": ["mean", "masked"],
     "scale": [1, 1e6],
@@ -218,6 +218,8 @@ REFUSED = [
     Refusal("shards strategy", lambda j: j["shards"] == "offload" and any_phase(j, is_mesh), "keeps its shards on the device"),
     Refusal("shards strategy", lambda j: j["shards"] == "each" and any_phase(j, lambda s: s.startswith("pipeline")),
             "a pipeline has several micro-batches in flight, and reduces their gradients after the last one"),
+    Refusal("schedule optimizer", lambda j: j["schedule"] == "floor" and j["optimizer"].startswith("torch."),
+            "optimizer has its own rates, which a schedule multiplies"),
     Refusal("samples drop_last resume_batch batch_size", lambda j: j["feed"] != "uneven" and j["drop_last"] and any(
         j["samples"] < batch for _, batch, _ in phases(j)), "… samples are fewer than one batch of …"),
     Refusal("batch_size accumulate ranks resume_batch resume_ranks", lambda j: j["feed"] != "uneven" and any(
@@ -225,7 +227,7 @@ REFUSED = [
     Refusal("frozen", lambda j: j["frozen"] == "first", "parameter … is trained now, and was frozen when the model was distributed"),
     Refusal("feed schedule", lambda j: j["feed"] == "uneven" and j["schedule"] == "step",
             "step goes by epochs, and a loop without rank.loader has none"),
-    Refusal("feed schedule max_steps", lambda j: j["feed"] == "uneven" and j["schedule"] == "cosine" and j["max_steps"] == 0,
+    Refusal("feed schedule max_steps", lambda j: j["feed"] == "uneven" and j["schedule"] in ("cosine", "floor") and j["max_steps"] == 0,
             "cosine goes by the run's length"),
     Refusal("strategy tie", lambda j: j["tie"] not in ("none", "output") and any_phase(j, is_mesh), "parameter … is in the model under two names"),
     Refusal("feed strategy", lambda j: j["feed"] == "uneven" and any_phase(j, is_mesh),

@@ -48,7 +48,7 @@ struct Job {
   double weight_decay = 0;
   std::string no_decay = "";  ///< as `--no_decay`, of ours in one group: "", norms, *.bias
   double clip_norm = 0;
-  std::string schedule = "constant";
+  std::string schedule = "constant";  ///< constant, cosine, step, floor (cosine to lr_min, a fifth of the rate)
   int warmup_steps = 0;
   std::string loss = "mean";  ///< mean, masked (over the targets that count, of which batches have unequal numbers)
   double scale = 1;           ///< of the loss

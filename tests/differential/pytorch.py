@@ -92,8 +92,10 @@ class Run:
         job, step = self.job, self.step_number
         if step < job.warmup_steps:
             return (step + 1) / (job.warmup_steps + 1)
-        if job.schedule == "cosine":
-            return 0.5 * (1 + math.cos(math.pi * min(1, (step - job.warmup_steps) / max(1, self.total - job.warmup_steps))))
+        if job.schedule in ("cosine", "floor"):
+            least = 0.2 if job.schedule == "floor" else 0
+            done = min(1, (step - job.warmup_steps) / max(1, self.total - job.warmup_steps))
+            return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * done))
         return 0.5 ** (step // self.per_epoch()) if job.schedule == "step" else 1
 
     def loss_of(self, output, target):

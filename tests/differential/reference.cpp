@@ -82,10 +82,11 @@ class PlainRun {
   /// The schedule's factor of each group's own rate.
   double factor() const {
     if (step_ < job_.warmup_steps) return static_cast<double>(step_ + 1) / (job_.warmup_steps + 1);
-    if (job_.schedule == "cosine") {
+    if (job_.schedule == "cosine" || job_.schedule == "floor") {
       const auto done = static_cast<double>(step_ - job_.warmup_steps) /
                         static_cast<double>(std::max<std::int64_t>(1, total_ - job_.warmup_steps));
-      return 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, done)));
+      const double least = job_.schedule == "floor" ? 0.2 : 0;
+      return least + (1 - least) * 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, done)));
     }
     if (job_.schedule == "step") {
       const auto whole_epochs = step_ / data_.per_epoch();

@@ -78,7 +78,8 @@ Config config_of(const Job& job, const std::string& folder) {
   config.no_decay = job.no_decay;
   config.eps = kEps;
   config.clip_norm = job.clip_norm;
-  config.schedule = job.schedule;
+  config.schedule = job.schedule == "floor" ? "cosine" : job.schedule;
+  if (job.schedule == "floor") config.lr_min = config.lr / 5;
   config.lr_step_epochs = 1;
   config.lr_step_factor = 0.5;
   config.warmup_steps = job.warmup_steps;
