@@ -57,6 +57,9 @@ DIMENSIONS = {
     "loss_scale_interval": [2000, 2],
     "on_not_finite": ["skip", "stop", "skip:1"],  # the last: max_skipped_steps 1
     "shards": ["plain", "each", "one_by_one", "offload"],
+    "units": ["block", "none", "numel:60"],
+    "server_shares": [1, 2],
+    "workers": [1, 0, 3],
     "stages": ["1f1b", "gpipe", "zero_bubble"],
     "sync_every": [2, 3],
     "outer_momentum": [0.9, 0],
@@ -182,18 +185,20 @@ def data_ranks(strategy, ranks):
     return 2 if "dp=2" in strategy or "fsdp=2" in strategy else 1
 
 
+def is_server(strategy):
+    return strategy == "parameter_server"
+
+
 def is_cut(job, ranks, batch, strategy):
     parts = 1 if job["balance"] != "equal" else data_ranks(strategy, ranks)  # else shares need not be equal
+    if is_server(strategy):
+        parts *= job["server_shares"]
     return batch % (job["accumulate"] * parts) == 0
 
 
 def any_phase(job, holds):
     """Of a phase's strategy."""
     return any(holds(strategy) for _, _, strategy in phases(job))
-
-
-def is_server(strategy):
-    return strategy == "parameter_server"
 
 
 REFUSED = [
@@ -222,7 +227,7 @@ REFUSED = [
             "optimizer has its own rates, which a schedule multiplies"),
     Refusal("samples drop_last resume_batch batch_size", lambda j: j["feed"] != "uneven" and j["drop_last"] and any(
         j["samples"] < batch for _, batch, _ in phases(j)), "… samples are fewer than one batch of …"),
-    Refusal("batch_size accumulate ranks resume_batch resume_ranks", lambda j: j["feed"] != "uneven" and any(
+    Refusal("batch_size accumulate ranks resume_batch resume_ranks server_shares", lambda j: j["feed"] != "uneven" and any(
         not is_cut(j, *phase) for phase in phases(j)), "can't be shared out in equal parts to … rank"),
     Refusal("frozen", lambda j: j["frozen"] == "first", "parameter … is trained now, and was frozen when the model was distributed"),
     Refusal("feed schedule", lambda j: j["feed"] == "uneven" and j["schedule"] == "step",
@@ -232,6 +237,8 @@ REFUSED = [
     Refusal("strategy tie", lambda j: j["tie"] not in ("none", "output") and any_phase(j, is_mesh), "parameter … is in the model under two names"),
     Refusal("feed strategy", lambda j: j["feed"] == "uneven" and any_phase(j, is_mesh),
             "uneven: with strategy … several ranks work on the same samples"),
+    Refusal("feed server_shares", lambda j: j["feed"] == "uneven" and j["server_shares"] > 1,
+            "already gives ranks different numbers of batches in a step"),
     Refusal("feed accumulate", lambda j: j["feed"] == "uneven" and j["accumulate"] > 1, "uneven: grad_accum_steps is …"),
     Refusal("feed balance", lambda j: j["feed"] == "uneven" and j["balance"] != "equal",
             "balance is '…', and with rank.uneven the program decides how much each rank has"),
@@ -307,6 +314,10 @@ def settle_once(job):
     cuts_parameters = any_phase(job, lambda s: s in SHARDED or "fsdp=" in s)
     if not cuts_parameters or job["shards"] == "each" and job["accumulate"] == 1 or job["shards"] == "offload" and job["device"] == "cpu":
         simple("shards")
+    if not any_phase(job, lambda s: s.startswith("fsdp") or s in SHARDED[2:5]):
+        simple("units")
+    if not any_phase(job, is_server) or job["event"] == "infinite":  # which rank has that sample goes by demand
+        simple("server_shares")
     if not any_phase(job, lambda s: s.startswith("pipeline")):
         simple("stages")
     # What a forward does on the host is done once, when its graph is written. The fake device has no kernels of convolutions and norms.
@@ -343,7 +354,7 @@ def settle_once(job):
             simple("optimizer")
     # What fits goes by each rank's own mean, and sums travel divided by a number that is Troupe's to choose.
     if job["amp"] == "fp16" or job["comm_hook"] == "fp16" and has_scaler(job):
-        simple("loss", "balance", "sync_batchnorm")
+        simple("loss", "balance", "sync_batchnorm", "server_shares")
         # LibTorch's casts are all threads', and gone when another rank's forward ends.
         if job["amp"] == "fp16" and job["tie"] in ("two_names", "module_twice") and job["ranks"] > 1:
             simple("tie")
@@ -433,7 +444,7 @@ def settle_once(job):
         simple("bad_sample")
     if job["feed"] == "uneven":  # a loop with data of its own
         job["loop"] = "custom"
-        simple("samples", "batch_size", "drop_last", "shuffle")
+        simple("workers", "samples", "batch_size", "drop_last", "shuffle")
         simple("resume_ranks", "resume_batch", "graphs")
     if job["unused"] in ("rank", "data"):  # whose branch goes by how samples are shared out
         simple("validate")
@@ -535,7 +546,7 @@ NOT_IN_PYTHON = ("shuffle", "comm_hook", "amp", "switch_at", "staleness", "touch
 # What is right is the same, whatever they are, or they say something of one of the above.
 NOTHING_TO_PYTHON = set(
     "backend device loop listed balance bucket_mb powersgd_rank broadcast_buffers static_graph early_update checkpointing graphs vote loss_scaler "
-    "loss_scale_interval on_not_finite shards stages sync_every outer_momentum fragments overlap verify_every snapshot_every desk kill_at hurt_step "
+    "loss_scale_interval on_not_finite shards units server_shares workers stages sync_every outer_momentum fragments overlap verify_every snapshot_every desk kill_at hurt_step "
     "hurt_rank stop_at".split()
 )
 

@@ -34,6 +34,8 @@ NEEDS = [
     ("shards", ["each"], {"strategy": CUT, "accumulate": [2]}),
     ("shards", ["one_by_one"], {"strategy": CUT}),
     ("shards", ["offload"], {"strategy": list(SHARDED), "device": ["fake"]}),
+    ("units", ["none", "numel:60"], {"strategy": [*SHARDED[:5]]}),
+    ("server_shares", [2], {"strategy": ["parameter_server"]}),
     ("stages", ["gpipe", "zero_bubble"], {"strategy": [name for name in DIMENSIONS["strategy"] if name.startswith("pipeline")]}),
     ("scale", [1e6], {"comm_hook": ["fp16"], "loss": ["mean"], "optimizer": ["sgd", "torch.SGD"]}),
     ("overlap", [1], *DILOCO),

@@ -82,6 +82,9 @@ struct Job {
   std::string on_not_finite = "skip";  ///< skip, stop; skip:1: max_skipped_steps is 1
   std::string shards = "plain";  ///< of strategies that cut parameters: plain, each (each micro-batch is reduced),
                                  ///< one_by_one (no unit is gathered ahead), offload (on a device)
+  std::string units = "block";   ///< of fsdp, as `--fsdp_wrap`
+  int server_shares = 1;         ///< parameter_server
+  int workers = 1;               ///< num_workers
   std::string stages = "1f1b";   ///< of a pipeline, as `--pipeline_schedule`
   int sync_every = 2;            ///< local_sgd, diloco
   double outer_momentum = 0.9;   ///< diloco
@@ -124,12 +127,13 @@ struct Job {
       WHAT, ranks, strategy, backend, loop, device, model, cells, dtype, norm, dropout, tie, odd, frozen, unused,    \
       padding_idx, optimizer, rule, groups, listed, weight_decay, no_decay, clip_norm, schedule, warmup_steps, loss, \
       scale, samples, batch_size, accumulate, drop_last, shuffle, feed, balance, max_steps, bad_sample, bucket_mb))
-#define TROUPE_JOB_SECOND(WHAT)                                                                                        \
-  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                            \
-      WHAT, comm_hook, powersgd_rank, broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing,    \
-      graphs, vote, amp, loss_scaler, loss_scale_interval, on_not_finite, shards, stages, sync_every, outer_momentum,  \
-      fragments, overlap, switch_at, staleness, verify_every, snapshot_every, desk, touched, validate, event, stop_at, \
-      resume_ranks, resume_batch, resume_strategy, kill_at, hurt_step, hurt_rank, again, seed))
+#define TROUPE_JOB_SECOND(WHAT)                                                                                     \
+  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(                                                                         \
+      WHAT, comm_hook, powersgd_rank, broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing, \
+      graphs, vote, amp, loss_scaler, loss_scale_interval, on_not_finite, shards, units, server_shares, workers,    \
+      stages, sync_every, outer_momentum, fragments, overlap, switch_at, staleness, verify_every, snapshot_every,   \
+      desk, touched, validate, event, stop_at, resume_ranks, resume_batch, resume_strategy, kill_at, hurt_step,     \
+      hurt_rank, again, seed))
 
 inline void to_json(nlohmann::json& nlohmann_json_j, const Job& nlohmann_json_t) {
   TROUPE_JOB_FIRST(NLOHMANN_JSON_TO)

@@ -55,6 +55,9 @@ Config config_of(const Job& job, const std::string& folder) {
   }
   config.staleness = job.staleness;
   config.pipeline_schedule = job.stages;
+  config.fsdp_wrap = job.units;
+  config.server_shares = job.server_shares;
+  config.num_workers = job.workers;
   config.fsdp_sync_micro_batches = job.shards == "each";
   config.fsdp_cpu_offload = job.shards == "offload";
   if (job.shards == "one_by_one") config.fsdp_prefetch = 0;

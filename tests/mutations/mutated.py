@@ -82,20 +82,38 @@ def limits():
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
 
 
+running = set()  # leaders of groups
+stopping = threading.Event()
+
+
 def run_bounded(command, seconds, output, **environment):
     """The exit code, None if it was not over in time. What it started ends with it."""
+    if stopping.is_set():
+        return None
     child = subprocess.Popen(command, cwd=BUILD, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True,
                              preexec_fn=limits, env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+    running.add(child.pid)
     try:
         return child.wait(seconds)
     except subprocess.TimeoutExpired:
         return None
     finally:
-        try:
-            os.killpg(child.pid, signal.SIGKILL)  # the group that this child leads
-        except ProcessLookupError:
-            pass
+        end_group(child.pid)
         child.wait()
+        running.discard(child.pid)
+
+
+def end_group(leader):
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def end_running():
+    stopping.set()
+    for leader in list(running):
+        end_group(leader)
 
 
 def run_tests(path, arguments, seconds, log, **environment):

@@ -22,7 +22,7 @@ import time
 import tomllib
 
 from linked import Linked, can_be_linked
-from mutated import ROOT, Mutated, begin, build, folder_of, one_line, restore, run_tests, say
+from mutated import ROOT, Mutated, begin, build, end_running, folder_of, one_line, restore, run_tests, say
 
 RESULTS = ROOT / "build" / "mutations.json"
 TEST_SECONDS = 240
@@ -133,6 +133,15 @@ def write_table(results, date):
     (ROOT / "docs" / "mutations.md").write_text("\n".join(lines) + "\n")
 
 
+class Workers(concurrent.futures.ThreadPoolExecutor):
+    """After Ctrl-C what waits is dropped, and what runs is ended."""
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            end_running()
+        self.shutdown(wait=True, cancel_futures=True)
+
+
 def main():
     arguments = argparse.ArgumentParser(prog="./dev mutations")
     arguments.add_argument("rows", nargs="*", metavar="ROW")
@@ -160,7 +169,7 @@ def main():
     programs = sorted({mutation["program"] for mutation in chosen})
     log_path = ROOT / "build" / "mutations.log"
     seen = set()
-    with open(log_path, "w") as log, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
+    with open(log_path, "w") as log, Workers(os.cpu_count()) as workers:
         if not build(programs, log):
             raise SystemExit(f"mutations: the code does not build before any break; see {log_path}")
         pairs = sorted({(mutation["program"], mutation["tests"]) for mutation in chosen})
