@@ -127,19 +127,22 @@ class ThreadNccl : public NcclApi {
 
   /// How many averages of `count` elements or more were asked for: NVLS and symmetric kernels know sums alone.
   std::int64_t averages_from(std::size_t count) const {
-    std::lock_guard lock(averages_mutex_);
-    return std::count_if(averages_.begin(), averages_.end(), [&](auto other) { return other >= count; });
+    return calls_from(count, [](const Call& call) { return call.average; });
+  }
+  /// How many all-gathers, reduce-scatters .. of `count` elements or more a rank, on all ranks.
+  std::int64_t calls_from(std::size_t count, const std::string& name) const {
+    return calls_from(count, [&](const Call& call) { return call.name == name; });
   }
 
   NcclResult all_reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, NcclComm comm,
                         NcclStream) override {
-    note_average(op, count);
+    note("all_reduce", count, op);
     const auto places = of(comm).place_of(input) + " and " + of(comm).place_of(output);
     return enqueue(comm, [=](Comm& own) { own.reduce(input, count, 0, output, count, type, op, places); });
   }
   NcclResult reduce_scatter(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, NcclComm comm,
                             NcclStream) override {
-    note_average(op, count);
+    note("reduce_scatter", count, op);
     const auto place = of(comm).place_of(input);
     return enqueue(comm, [=](Comm& own) {
       own.reduce(input, count * own.group->ranks, static_cast<std::size_t>(own.rank) * count * bytes_of(type), output,
@@ -153,6 +156,7 @@ class ThreadNccl : public NcclApi {
   }
   NcclResult all_gather(const void* input, void* output, std::size_t count, NcclType type, NcclComm comm,
                         NcclStream) override {
+    note("all_gather", count);
     const auto place = of(comm).place_of(output);
     return enqueue(comm, [=](Comm& own) {
       const auto bytes = count * bytes_of(type);
@@ -208,13 +212,25 @@ class ThreadNccl : public NcclApi {
   }
 
  private:
-  void note_average(NcclOp op, std::size_t count) {
-    std::lock_guard lock(averages_mutex_);
-    if (op == NcclOp::avg) averages_.push_back(count);
+  struct Call {
+    std::string name;
+    std::size_t count;
+    bool average;
+  };
+  void note(const std::string& name, std::size_t count, NcclOp op = NcclOp::sum) {
+    std::lock_guard lock(calls_mutex_);
+    calls_.push_back({name, count, op == NcclOp::avg});
+  }
+  template <class Holds>
+  requires std::is_invocable_v<Holds, const Call&> std::int64_t calls_from(std::size_t count, const Holds& holds)
+  const {
+    std::lock_guard lock(calls_mutex_);
+    return std::count_if(calls_.begin(), calls_.end(),
+                         [&](const auto& call) { return call.count >= count && holds(call); });
   }
 
-  mutable std::mutex averages_mutex_;
-  std::vector<std::size_t> averages_;  // of how many elements
+  mutable std::mutex calls_mutex_;
+  std::vector<Call> calls_;
 
   struct Comm;
   struct Letter {

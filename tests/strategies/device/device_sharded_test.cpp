@@ -327,3 +327,34 @@ TEST_CASE("[F08] offload on the CPU is what is there anyway") {
   });
   CHECK(largest_difference(without.state, with.state) == 0);
 }
+
+TEST_CASE("[L03] [F01] fsdp on a device gathers a unit by one copy and one launch, and reduces it by one launch") {
+  const std::string strategy = GENERATE("fsdp full_shard", "fsdp shard_grad_op");
+  const auto nccl = std::make_shared<troupe::test::ThreadNccl>();
+  struct Counts {
+    std::int64_t gathers, reductions;
+    double copies;
+  };
+  std::map<std::int64_t, Counts> at;  // by step
+  train_units(true, strategy, 2, [&](SmallTraining& training) {
+    training.jobs.options.nccl = nccl;
+    training.jobs.options.training.snapshot_every = 0;
+    training.before_step = [&](RankSystem& system, torch::nn::Module&, std::int64_t step) {
+      if (step != 2 && step != 5) return;
+      system.compute().program_communicator().barrier("counts");  // both are between the same two steps
+      if (system.compute().rank() == 0) {
+        FakeDevice::copies_take(1, 100);
+        at[step] = {nccl->calls_from(4, "all_gather"), nccl->calls_from(4, "reduce_scatter"),
+                    FakeDevice::copying_ms(100)};
+      }
+      system.compute().program_communicator().barrier("counts");
+    };
+  });
+  const auto in_a_step = [&](auto counts) { return (counts(at.at(5)) - counts(at.at(2))) / 3 / 2; };  // and on a rank
+  // A layer is one flat tensor, the one with a frozen bias two. With full_shard they come again for backward, except
+  // the layer that forward used last. The two layers outside of units are kept whole, and gathered after the optimizer.
+  const int units = strategy == "fsdp full_shard" ? 4 + 3 : 4, kept = 2;
+  CHECK(in_a_step([](const Counts& counts) { return counts.copies; }) == units);
+  CHECK(in_a_step([](const Counts& counts) { return counts.gathers; }) == units + kept);
+  CHECK(in_a_step([](const Counts& counts) { return counts.reductions; }) == 3 + kept);
+}
