@@ -19,8 +19,6 @@
 namespace troupe {
 namespace {
 
-std::int64_t nanoseconds(std::chrono::steady_clock::time_point time) { return time.time_since_epoch().count(); }
-
 // It may have to be restarted first.
 constexpr std::chrono::seconds kCoordinatorAway{60};
 
@@ -324,14 +322,14 @@ void Compute::part(const Decision& decision, Optimizer& optimizer, StepReport& r
 // Whether the step has another share for this rank.
 bool Compute::end_share(Optimizer& optimizer, double lr) {
   settle_optimizer(optimizer);  // it is used before the vote
-  const auto started = std::chrono::steady_clock::now();
+  TracePhase exchange("exchange with the server");
   const bool has_another = core_.capability<DemandShares>()->end_share([&] {
     const double norm = gradient_norm();
     overflowed_ = overflowed_ || !std::isfinite(norm);
     if (!overflowed_) apply(optimizer, lr, norm);  // else the next share's loss would not be finite either
   });
-  trace_since(nanoseconds(started), "exchange with the server");
-  clock_.count_share_wait(milliseconds_since(started));
+  exchange.end();
+  clock_.count_share_wait(milliseconds_since(exchange.began()));
   runner_.end_share(has_another);
   return has_another;
 }
@@ -356,20 +354,20 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
       report.committed = false, report.pending = true;
       return report;
     }
-    const auto wait_started = std::chrono::steady_clock::now();
+    TracePhase waiting("wait for gradients");
     clock_.end_backward();
     auto summary = strategy.reduce_gradients();
-    trace_since(nanoseconds(wait_started), "wait for gradients");
+    waiting.end();
     fault_point("reduced", steps_done());
-    clock_.report_reduction(report, summary.reduced, milliseconds_since(wait_started));
+    clock_.report_reduction(report, summary.reduced, milliseconds_since(waiting.began()));
     double norm = late_ ? late_->decide(summary, wants_norm()) : wait_for_numbers(summary);
     clock_.report_device(report);
     if (overflowed_) norm = std::numeric_limits<double>::infinity();
     settle_optimizer(optimizer);
-    const auto vote_started = std::chrono::steady_clock::now();
+    TracePhase voting("vote");
     const auto votes = vote(summary, norm);
-    trace_since(nanoseconds(vote_started), "vote");
-    report.exposed_ms += milliseconds_since(vote_started);
+    voting.end();
+    report.exposed_ms += milliseconds_since(voting.began());
     const auto decision = decide_by(votes);
     votes_.count_skipped(decision);
     const bool healed = replicas_.heal_diverged(votes, optimizer, report);
@@ -379,7 +377,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
       clock_.end_step(report);
       return report;
     }
-    const auto update_started = std::chrono::steady_clock::now();
+    TracePhase updating("optimizer");
     const bool is_first = !optimizer_bytes_;
     if (is_first) note_optimizer(optimizer);
     if (late_) {
@@ -392,8 +390,8 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
       report_decision(report, decision);
     }
     if (is_first && *optimizer_bytes_ == 0) note_optimizer(optimizer);  // one that makes its state in its first step
-    trace_since(nanoseconds(update_started), "optimizer");
-    report.optimizer_ms = milliseconds_since(update_started);
+    updating.end();
+    report.optimizer_ms = milliseconds_since(updating.began());
     StepClock::report_buckets(report, summary);
     report.inside_ms = clock_.take_inside();
     strategy.after_update();
@@ -407,8 +405,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     const auto rolled_forward = rejoin(error.report(), &optimizer, lr);
     if (rolled_forward) report_decision(report, *rolled_forward);
     if (steps_done() <= report.step) {  // not where it failed after the commit, or is committed now
-      report.committed = false;
-      report.repeat = true;
+      report.committed = false, report.repeat = true;
       report.reason = membership().reason;
       if (steps_done() < report.step) report.reason += ", from the snapshot of step " + std::to_string(steps_done());
     }

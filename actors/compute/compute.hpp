@@ -94,6 +94,8 @@ class Compute {
   bool task_due(int index) const noexcept { return core_.protocol.task_due(index); }
   void task_done(int index) noexcept { core_.protocol.task_done(index); }
   void begin_step_time() noexcept { clock_.begin_step(); }
+  /// As StepClock::enter_step.
+  void enter_step() { clock_.enter_step(); }
 
   /// Collective: hands the model to the strategy of the options.
   void distribute(std::shared_ptr<torch::nn::Module> model);

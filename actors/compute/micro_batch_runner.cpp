@@ -5,9 +5,13 @@
 #include "actors/strategy/micro_batch_order.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/random_seed.hpp"
-#include "tensor_io/base/trace.hpp"
 
 namespace troupe {
+namespace {
+
+constexpr const char* kBoth = "forward and backward";  // a part that is not cut
+
+}  // namespace
 
 MicroBatchRunner::MicroBatchRunner(ComputeCore& core, VoteExchange& votes, StepLosses& losses, EarlyUpdateRate& early,
                                    StepClock& clock, const ReplicaCheck& replicas)
@@ -126,8 +130,7 @@ void MicroBatchRunner::count(const MicroBatchLoss& micro_batch) {
 
 void MicroBatchRunner::run_backward(const MicroBatchLoss& micro_batch) {
   const auto& loss = micro_batch.loss.value;
-  trace_since(clock_.section_ns(), "forward");
-  clock_.end_section(DeviceTimes::Part::forward);
+  clock_.end_section(DeviceTimes::Part::forward, "forward", "backward");
   fault_point("forward", core_.step());
   count(micro_batch);
   const bool last = micro_batch_ + 1 == core_.options.training.grad_accum_steps;
@@ -143,8 +146,7 @@ void MicroBatchRunner::run_backward(const MicroBatchLoss& micro_batch) {
     (loss * factor).backward();
   }
   core_.strategy->end_backward();
-  trace_since(clock_.section_ns(), "backward");
-  clock_.end_section(DeviceTimes::Part::backward);
+  clock_.end_section(DeviceTimes::Part::backward, "backward");
   end_micro_batch();
 }
 
@@ -167,10 +169,10 @@ void MicroBatchRunner::run_graphed(const GraphedMicroBatch& micro_batch) {
   }
   fault_point("forward", core_.step());
   core_.strategy->begin_backward(last, micro_batch.weight);
+  clock_.rename_section(kBoth);
   graphs_->run(turn, micro_batch, *position_);
-  trace_since(clock_.section_ns(), "forward and backward");
   fault_point("backward", core_.step());
-  clock_.end_section(DeviceTimes::Part::forward);
+  clock_.end_section(DeviceTimes::Part::forward, kBoth);
   end_micro_batch();
 }
 
@@ -213,13 +215,13 @@ void MicroBatchRunner::run_ordered(const std::function<MicroBatchLoss(std::int64
   }
   core_.strategy->set_rollback_point();
   clock_.begin_section();
+  clock_.rename_section(kBoth);
   begin_step();
   InStrategysOrder work(*this, forward);
   order->run_micro_batches(work);
   votes_.log().forget_micro_batch();  // of a stage that is not the last: its forward ended before the loss
-  trace_since(clock_.section_ns(), "forward and backward");
   fault_point("backward", core_.step());
-  clock_.end_section(DeviceTimes::Part::forward);
+  clock_.end_section(DeviceTimes::Part::forward, kBoth);
   micro_batch_ = core_.options.training.grad_accum_steps;
   move_on();
 }

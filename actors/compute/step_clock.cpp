@@ -1,14 +1,23 @@
 #include "actors/compute/step_clock.hpp"
 
 #include <algorithm>
+#include <string>
 
 #include "actors/strategy/peer_waits.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
 
 namespace troupe {
+namespace {
+
+// The name that HolisticTraceAnalysis knows steps by.
+std::string step_name(std::int64_t step) { return "ProfilerStep#" + std::to_string(step); }
+
+}  // namespace
 
 void StepClock::reset() {
+  section_range_.end();
+  step_range_.end();
   own_ = {};
   inside_ms_ = shares_wait_ms_ = 0;
   device_times_.reset(core_.device());
@@ -40,13 +49,22 @@ std::vector<TimedInterval> StepClock::take_device_waits() {
   return waits;
 }
 
+void StepClock::enter_step() {
+  if (spans_are_ranges() && !step_range_.is_open()) step_range_.begin(step_name(core_.step()));
+}
+
 void StepClock::begin_section() {
+  enter_step();
+  section_range_.begin("forward");
   mark();
   if (core_.strategy) (void)take_device_waits();  // of a validation, or of a step that came to nothing
   device_times_.begin_section();
 }
 
-void StepClock::end_section(DeviceTimes::Part part) {
+void StepClock::end_section(DeviceTimes::Part part, const char* name, const char* next) {
+  trace_since(mark_.time_since_epoch().count(), name);
+  section_range_.end();
+  if (next != nullptr) section_range_.begin(next);
   const auto took = own_time_since_mark();
   (part == DeviceTimes::Part::forward ? own_.forward_ms : own_.backward_ms) += took;
   device_times_.end_section(part, take_device_waits());
@@ -80,9 +98,10 @@ void StepClock::report_device(StepReport& report) {
 
 void StepClock::end_step(StepReport& report) {
   report.step_ms = milliseconds_since(step_started_);
-  if (active_track() != nullptr)  // the name that HolisticTraceAnalysis knows steps by
-    trace_since(step_started_.time_since_epoch().count(), "ProfilerStep#" + std::to_string(report.step),
-                TraceEvent::Kind::step);
+  if (active_track() != nullptr)
+    trace_since(step_started_.time_since_epoch().count(), step_name(report.step), TraceEvent::Kind::step);
+  section_range_.end();
+  step_range_.end();
   begin_step();
 }
 

@@ -6,6 +6,7 @@
 #include "actors/compute/compute_core.hpp"
 #include "actors/compute/device_times.hpp"
 #include "actors/step/step_report.hpp"
+#include "tensor_io/base/span_ranges.hpp"
 
 namespace troupe {
 
@@ -17,12 +18,14 @@ class StepClock {
 
   /// A generation begins, or the first.
   void reset();
-  /// A micro-batch is there.
+  /// The step to come begins, if it has not: a range for profilers until `end_step`. Its time began before.
+  void enter_step();
+  /// A micro-batch is there: its forward begins.
   void begin_section();
-  /// Its forward, or its backward, is over; the next part begins.
-  void end_section(DeviceTimes::Part part);
-  /// When the part under way began, for traces.
-  std::int64_t section_ns() const { return mark_.time_since_epoch().count(); }
+  /// The part under way turns out to be another one than forward.
+  void rename_section(const char* name) noexcept { section_range_.begin(name); }
+  /// The part, forward or backward, is over, and goes into traces as `name`; the next part, `next`, begins.
+  void end_section(DeviceTimes::Part part, const char* name, const char* next = nullptr);
   void count_data_wait(double milliseconds) { own_.data_ms += static_cast<float>(milliseconds); }
   /// At the end of a share of the step.
   void count_share_wait(double milliseconds) { shares_wait_ms_ += milliseconds; }
@@ -55,6 +58,7 @@ class StepClock {
   std::chrono::steady_clock::time_point mark_ = std::chrono::steady_clock::now();
   std::chrono::nanoseconds waited_at_mark_{0};  // on the program's communicator and the strategy's own
   std::chrono::steady_clock::time_point step_started_ = std::chrono::steady_clock::now();
+  OpenRange step_range_, section_range_;
 };
 
 }  // namespace troupe

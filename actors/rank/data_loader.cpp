@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "tensor_io/base/span_ranges.hpp"
 #include "tensor_io/base/steady_time.hpp"
 
 namespace troupe {
@@ -61,6 +62,7 @@ void LoaderWorkers::submit(const BatchOrder& order) {
 }
 
 void LoaderWorkers::run() {
+  name_range_thread("data loader");
   for (;;) {
     BatchOrder order;
     {
@@ -78,6 +80,7 @@ BatchMaker::BatchMaker(const DataLoaderOptions& options, const DistributedSample
     : rank_(options.rank), dataset_(options.dataset), feed_(options.feed), sampler_(sampler) {}
 
 BatchDone BatchMaker::load(const BatchOrder& order) const {
+  const OpenRange range(kLoadSpan);
   BatchDone result;
   result.ticket = order.ticket;
   const auto started = std::chrono::steady_clock::now();

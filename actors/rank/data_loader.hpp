@@ -62,6 +62,9 @@ struct BatchDone {
   ErrorReport report;
 };
 
+/// The span of a batch that is loaded, on the thread that loads it.
+constexpr const char* kLoadSpan = "load batch";
+
 /// Makes the batch of an order: the sampler's indices, the data set's values. Any thread.
 class BatchMaker {
  public:

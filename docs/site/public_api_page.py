@@ -31,7 +31,8 @@ SUBJECTS = {
 INNER = {
     "actors/block/block_calls.hpp", "actors/rank/data_cursor.hpp", "actors/rank/reducer.hpp", "actors/rank/thread_actor.hpp",
     "launch/loop/own_state_access.hpp", "strategies/replicated/gradient_buckets.hpp", "strategies/replicated/model_sync.hpp",
-    "tensor_io/base/held_value.hpp", "tensor_io/base/registry.hpp", "tensor_io/base/steady_time.hpp", "tensor_io/checkpoint/manifest.hpp",
+    "tensor_io/base/held_value.hpp", "tensor_io/base/registry.hpp", "tensor_io/base/span_ranges.hpp", "tensor_io/base/steady_time.hpp",
+    "tensor_io/checkpoint/manifest.hpp",
     "tensor_io/communicator/collective_ledger.hpp", "tensor_io/data/token_shard.hpp", "tensor_io/device/dropout_key.hpp",
     "tensor_io/device/timed_mark.hpp", "tensor_io/kernels/update_kernels.hpp", "tensor_io/layers/module_code.hpp",
     "tensor_io/optimizer/reduced_update.hpp",

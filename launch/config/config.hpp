@@ -26,6 +26,8 @@ struct Config : DataOptions, CommunicatorSettings, OptimizerOptions, TrainingOpt
   std::string chaos;         ///< the faults that hurt them, see parse_chaos; empty: none
   std::int64_t threads = 0;  ///< LibTorch's threads per rank; 0: one if ranks share the machine, LibTorch's default for
                              ///< a rank alone
+  std::string bind_cpus = "off";  ///< off, or node: the process runs on the CPUs near its GPU
+  std::string nvtx = "auto";      ///< auto, on, off: spans are ranges of NVTX
   // Rank 0's reports about a run while it goes on, besides run_dir/metrics.jsonl.
   bool progress_bar = true;       ///< on a terminal
   bool tensorboard = true;        ///< event files in run_dir/tensorboard

@@ -290,6 +290,8 @@ const std::vector<ConfigField>& config_fields() {
                 "with `ranks`: injects faults into them, for example seed=7,mtbf=30s,kinds=kill+stop"}),
       per_rank({"run", "threads", at(&Config::threads),
                 "LibTorch's threads per rank; 0: one if ranks share the machine", 0, 4096}),
+      per_rank(one_of({"off", "node"}, {"run", "bind_cpus", at(&Config::bind_cpus),
+                                        "node: the process runs on the CPUs near its GPU, of those that it may use"})),
       per_rank({"run", "log_interval", at(&Config::log_interval), "steps between two log lines", 1, kMany}),
       per_rank({"run", "run_dir", at(&Config::run_dir),
                 "logs, metrics.jsonl, run.json, event files; auto: a new folder below runs/, which runs/latest links "
@@ -298,6 +300,9 @@ const std::vector<ConfigField>& config_fields() {
                               {"run", "profile", at(&Config::profile),
                                "true: print at the end where the time of rank 0's steps went; with steps=10:13 also a "
                                "trace of steps 10 to 12 of all ranks, run_dir/trace.json"})),
+      per_rank(one_of({"auto", "on", "off"}, {"run", "nvtx", at(&Config::nvtx),
+                                              "spans of a trace as NVTX ranges for Nsight Systems; auto: if it has "
+                                              "injected itself (NVTX_INJECTION64_PATH is set)"})),
   };
   return fields;
 }

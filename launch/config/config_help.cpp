@@ -144,11 +144,13 @@ std::string help_page(const std::string& section, const std::string& name) {
   static const std::map<std::string, std::string> settings{
       {"backend", "docs/write_a_communicator.md"},
       {"balance", "docs/strategies.md"},
+      {"bind_cpus", "docs/gpu.md"},
       {"chaos", "docs/faults.md"},
       {"collective_timeout", "docs/survive_failures.md"},
       {"cuda_graphs", "docs/gpu.md"},
       {"deferred_init", "docs/sharded_training.md"},
       {"device", "docs/gpu.md"},
+      {"nvtx", "docs/observe.md"},
       {"on_not_finite", "docs/troubleshooting.md"},
       {"profile", "docs/observe.md"},
       {"ranks", "docs/testing.md"},

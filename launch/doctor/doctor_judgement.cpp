@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "launch/doctor/doctor.hpp"
 #include "launch/process/displayable.hpp"
@@ -52,6 +53,17 @@ bool has_other_than_loopback(std::string_view addresses) {
     if (!is_loopback(address) && !address.starts_with("fe80:")) return true;
   }
   return false;
+}
+
+// How many different ones the text of HostFacts::gpus names.
+std::size_t numa_nodes_of(std::string_view gpus) {
+  constexpr std::string_view kNode = ", NUMA node ";
+  std::set<std::string_view> nodes;
+  for (auto at = gpus.find(kNode); at != std::string_view::npos; at = gpus.find(kNode)) {
+    gpus.remove_prefix(at + kNode.size());
+    nodes.insert(gpus.substr(0, gpus.find(';')));
+  }
+  return nodes.size();
 }
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
@@ -142,7 +154,10 @@ std::vector<Finding> judge_host(const std::string& host, const HostFacts& facts,
 
   if (!facts.gpus.empty()) {
     const auto count = std::count(facts.gpus.begin(), facts.gpus.end(), ';') + 1;
-    auto& gpus = add("gpus", std::to_string(count) + ": " + displayable(facts.gpus, 1000));
+    const auto nodes = numa_nodes_of(facts.gpus);
+    const auto hint =
+        "; on " + std::to_string(nodes) + " NUMA nodes, and --bind_cpus node keeps each rank near its GPU";
+    auto& gpus = add("gpus", std::to_string(count) + ": " + displayable(facts.gpus, 1000) + (nodes > 1 ? hint : ""));
     if (count < slots)
       worsen(gpus, Verdict::warn,
              "each rank takes one GPU: give the host as many slots as GPUs, or train with --device cpu");

@@ -22,7 +22,7 @@ void trace_load(double load_ms, std::int64_t loaded_ns) {
   if (active_track() == nullptr) return;
   auto& track = trace_recorder()->track("data loader");
   TraceEvent load;
-  load.set_name("load batch");
+  load.set_name(kLoadSpan);
   load.begin_ns = loaded_ns - static_cast<std::int64_t>(load_ms * 1e6);
   load.end_ns = loaded_ns;
   if (load.begin_ns >= track.began_ns()) track.add(load);
@@ -140,12 +140,15 @@ void BatchSource::start_shares(DataLoaderOptions options) {
   }
 }
 
-std::optional<BatchDone> BatchSource::load_share() {
+bool BatchSource::has_more_steps() const {
   const auto& config = rank_.config();
+  return !config.validate_only && cursor_.epoch < config.epochs &&
+         (config.max_steps <= 0 || steps_done_ < config.max_steps);
+}
+
+std::optional<BatchDone> BatchSource::load_share() {
   const auto steps = rank_.steps_per_epoch();
-  if (config.validate_only || cursor_.epoch >= config.epochs ||
-      (config.max_steps > 0 && steps_done_ >= config.max_steps))
-    return std::nullopt;
+  if (!has_more_steps()) return std::nullopt;
   const auto share = system_of(rank_).compute().strategy().capability<DemandShares>()->next_share();
   BatchOrder order;
   order.epoch = cursor_.epoch;
@@ -254,7 +257,8 @@ std::shared_ptr<const Batch> BatchSource::take() {
   };
   if (is_over()) return nullptr;
   if (compute.micro_batch() == 0) parts_.trace.update(compute.steps_done());
-  auto started = std::chrono::steady_clock::now();
+  if (has_more_steps()) compute.enter_step();
+  std::optional<TracePhase> waiting(std::in_place, "data");
   fault_point("data", compute.steps_done());
   std::shared_ptr<const Batch> batch;
   while (!batch) {
@@ -271,12 +275,12 @@ std::shared_ptr<const Batch> BatchSource::take() {
         rank_.recover(error);
         parts_.tasks.run();  // the loss may have made it due again
         if (is_over()) return nullptr;
-        started = std::chrono::steady_clock::now();
+        waiting.emplace("data");
       }
     }
   }
-  const auto waited_ms = milliseconds_since(started);
-  trace_since(started.time_since_epoch().count(), "data");
+  const auto waited_ms = milliseconds_since(waiting->began());
+  waiting->end();
   parts_.times.count_data_wait(waited_ms);
   compute.count_data_wait(waited_ms);
   if (!batch) return nullptr;

@@ -43,6 +43,7 @@ class BatchSource {
   std::shared_ptr<const Batch> receive();
   void start();
   void start_shares(DataLoaderOptions options);
+  bool has_more_steps() const;
   std::optional<BatchDone> load_share();
   void stop();
 

@@ -20,7 +20,7 @@ ReducerActor::behavior_type traced_reducer(ReducerActor::stateful_pointer<Reduce
                                            const std::shared_ptr<TraceRecorder>& trace) {
   at::init_num_threads();  // a communication hook may multiply
   auto behavior = reducer(self, std::move(options));
-  if (!trace) return behavior;
+  if (!trace && !spans_are_ranges()) return behavior;
   join_trace(trace, "reducer");
   return {
       [self](const InstallPlan& message) { self->state.install(message); },

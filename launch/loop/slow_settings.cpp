@@ -1,6 +1,7 @@
 #include "launch/loop/slow_settings.hpp"
 
 #include <ATen/Parallel.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -62,7 +63,10 @@ SlowFacts slow_facts(const Config& config, c10::Device device, int ranks_here) {
   }
   facts.ranks_here = ranks_here;
   facts.threads = at::get_num_threads();
-  facts.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // those of its affinity
+  // Those of its affinity. Ranks that are bound by node do not share them all.
+  const bool bound = config.bind_cpus != "off";
+  facts.cores =
+      std::max(1, static_cast<int>(bound ? ::sysconf(_SC_NPROCESSORS_ONLN) : std::thread::hardware_concurrency()));
 #ifndef NDEBUG
   facts.debug_build = true;
 #endif

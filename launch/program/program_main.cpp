@@ -1,5 +1,3 @@
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -34,6 +32,7 @@
 #include "launch/process/process_limits.hpp"
 #include "launch/process/stop_signals.hpp"
 #include "launch/process/terminal.hpp"
+#include "launch/program/process_settings.hpp"
 #include "launch/program/rank_life.hpp"
 #include "launch/program/simulate.hpp"
 #include "launch/run/run_choice.hpp"
@@ -199,7 +198,15 @@ void place_faults(SimulationOptions& simulation) {
   };
 }
 
-int run_simulated(Config config, const std::string& program, const std::function<void(Rank&)>& body) {
+// The rank's device; of simulated ranks, the first one's.
+c10::Device device_of(const Config& config, const RankEnvironment& place) {
+  if (config.ranks > 1) return choose_device(config, device_facts(), {0, static_cast<int>(config.ranks), true});
+  if (!place.launched) return choose_device(config, device_facts(), {});
+  return choose_device(config, device_facts(), {place.local_rank, std::max(1, place.local_world_size), false});
+}
+
+int run_simulated(Config config, c10::Device device, const std::string& program,
+                  const std::function<void(Rank&)>& body) {
   std::fprintf(
       stderr,
       "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n",
@@ -208,7 +215,7 @@ int run_simulated(Config config, const std::string& program, const std::function
   const auto lock = choose_run(config, place, program);
   SimulationOptions simulation;
   simulation.world_size = static_cast<int>(config.ranks);
-  simulation.rank = options_of(config, place, choose_device(config, device_facts(), {0, simulation.world_size, true}));
+  simulation.rank = options_of(config, place, device);
   simulation.rank.run_lock = lock;
   if (traces_operators(config)) OperatorTrace::initialise(!simulation.rank.device.is_cpu());
   place_faults(simulation);
@@ -227,7 +234,7 @@ int run_simulated(Config config, const std::string& program, const std::function
   });
 }
 
-int run_alone(Config config, const RankEnvironment& given, const std::string& program,
+int run_alone(Config config, const RankEnvironment& given, c10::Device device, const std::string& program,
               const std::function<void(Rank&)>& body) {
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);
@@ -235,13 +242,13 @@ int run_alone(Config config, const RankEnvironment& given, const std::string& pr
   place.run.job_id = given.run.job_id;
   place.restarted = given.restarted;
   const auto lock = choose_run(config, place, program);
-  auto options = options_of(config, place, choose_device(config, device_facts(), {}));
+  auto options = options_of(config, place, device);
   options.run_lock = lock;
   options.page_token = random_token();
   return Failures().tell(run_rank(system, config, options, body));
 }
 
-int run_launched(Config config, RankEnvironment place, const std::string& program,
+int run_launched(Config config, RankEnvironment place, c10::Device device, const std::string& program,
                  const std::function<void(Rank&)>& body) {
   const auto rendezvous = place.run.job_id;
   const auto given = config;
@@ -256,8 +263,6 @@ int run_launched(Config config, RankEnvironment place, const std::string& progra
   ActorSystemConfig system_config(true, std::move(keys),
                                   [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); });
   caf::actor_system system(system_config);
-  const auto device =
-      choose_device(config, device_facts(), {place.local_rank, std::max(1, place.local_world_size), false});
   // NCCL refuses two ranks of one host on one device; told that they are on two hosts, it takes the network between
   // them.
   if (config.share_device && !device.is_cpu())
@@ -351,18 +356,13 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& program,
                   "add --ranks N, or give --chaos to troupe launch, before the program's name");
     }
     const bool shared = place.world_size > 1 || config.ranks > 1;
-    if (config.threads > 0) {
-      at::set_num_threads(static_cast<int>(config.threads));
-    } else if (shared) {
-      at::set_num_threads(1);
-    }
-    if (config.tf32) at::globalContext().setAllowTF32CuBLAS(true);  // convolutions use it by LibTorch's default
-    if (config.cudnn_benchmark) at::globalContext().setBenchmarkCuDNN(true);
+    const auto device = device_of(config, place);
+    apply_process_settings(config, shared, bind_to_device(config, device));
     handle_signals(place.launched);
-    if (config.ranks > 1) return run_simulated(config, argv[0], body);
+    if (config.ranks > 1) return run_simulated(config, device, argv[0], body);
     if (!place.launched || (place.world_size == 1 && place.coordinator_host.empty()))
-      return run_alone(config, place, argv[0], body);
-    return run_launched(config, place, argv[0], body);
+      return run_alone(config, place, device, argv[0], body);
+    return run_launched(config, place, device, argv[0], body);
   } catch (...) {
     return report(report_of(std::current_exception()));
   }

@@ -85,6 +85,7 @@ void join_trace(std::shared_ptr<TraceRecorder> recorder, std::string_view track)
   internal::thread_track = recorder ? &recorder->track(track) : nullptr;
   if (internal::thread_track != nullptr) internal::thread_track->set_thread();
   thread_recorder() = std::move(recorder);
+  name_range_thread(track);
 }
 
 void TraceSpan::begin(std::string_view name, TraceEvent::Kind kind) noexcept {

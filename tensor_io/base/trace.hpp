@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensor_io/base/span_ranges.hpp"
 #include "tensor_io/base/steady_time.hpp"
 
 namespace troupe {
@@ -125,7 +126,8 @@ inline TraceTrack* active_track() noexcept {
 }
 /// The recorder of the calling thread's rank: for the threads that this one starts. May be empty.
 const std::shared_ptr<TraceRecorder>& trace_recorder() noexcept;
-/// From now on the calling thread's records go to this track of `recorder`; empty: nowhere.
+/// From now on the calling thread's records go to this track of `recorder`; empty: nowhere. A profiler that shows spans
+/// (SpanRanges) gives the thread this name, too.
 void join_trace(std::shared_ptr<TraceRecorder> recorder, std::string_view track);
 
 /// A span of the program in the trace, from here to the end of the scope:
@@ -133,10 +135,11 @@ void join_trace(std::shared_ptr<TraceRecorder> recorder, std::string_view track)
 ///     const troupe::TraceSpan span("tokenise");
 ///
 /// On a thread of a rank, or on one that called join_trace. Without a trace, or outside of its window, it does nothing.
-/// Spans of a thread nest.
+/// Spans of a thread nest. If spans are ranges (SpanRanges), it is a range of any thread, with or without a trace.
 class TraceSpan {
  public:
-  explicit TraceSpan(std::string_view name, TraceEvent::Kind kind = TraceEvent::Kind::user) : track_(active_track()) {
+  explicit TraceSpan(std::string_view name, TraceEvent::Kind kind = TraceEvent::Kind::user)
+      : range_(name), track_(active_track()) {
     if (track_ != nullptr) begin(name, kind);
   }
   ~TraceSpan() {
@@ -148,6 +151,7 @@ class TraceSpan {
  private:
   void begin(std::string_view name, TraceEvent::Kind kind) noexcept;
   void end() noexcept;
+  OpenRange range_;
   TraceTrack* track_;
   TraceEvent::Kind kind_;  // this and the following: only with a track
   std::int64_t begin_ns_;
@@ -156,6 +160,22 @@ class TraceSpan {
 
 /// As a TraceSpan that began at `begin_ns` and ends now.
 inline void trace_since(std::int64_t begin_ns, std::string_view name, TraceEvent::Kind kind = TraceEvent::Kind::phase);
+/// A phase of a step, from here to `end`, for those who measure its time anyway: it is in the trace even if recording
+/// began within it. One that does not end (an exception) is in no trace. If spans are ranges, it is one. One thread.
+class TracePhase {
+ public:
+  /// `name`: a literal.
+  explicit TracePhase(const char* name) noexcept
+      : name_(name), range_(name), began_(std::chrono::steady_clock::now()) {}
+  std::chrono::steady_clock::time_point began() const noexcept { return began_; }  ///< When it began.
+  inline void end();                                                               ///< It ends now. Once.
+
+ private:
+  const char* name_;
+  OpenRange range_;
+  std::chrono::steady_clock::time_point began_;
+};
+
 /// A message that the track `from` of this rank sent at `sent_ns` is taken now by this thread.
 inline void trace_message(const char* name, const char* from, std::int64_t sent_ns);
 
@@ -166,6 +186,10 @@ void add_message(TraceTrack& track, const char* name, const char* from, std::int
 
 inline void trace_since(std::int64_t begin_ns, std::string_view name, TraceEvent::Kind kind) {
   if (auto* track = active_track()) internal::add_since(*track, begin_ns, name, kind);
+}
+inline void TracePhase::end() {
+  trace_since(began_.time_since_epoch().count(), name_);
+  range_.end();
 }
 inline void trace_message(const char* name, const char* from, std::int64_t sent_ns) {
   if (auto* track = active_track()) internal::add_message(*track, name, from, sent_ns);

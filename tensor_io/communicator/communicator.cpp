@@ -31,6 +31,12 @@ CollectiveRecord record_of(CollectiveKind kind, std::string_view label, const at
   return record;
 }
 
+// `all_reduce (bucket 3)`.
+std::string range_text(const CollectiveRecord& record) {
+  std::string text(to_string(record.kind));
+  return record.label[0] == '\0' ? text : text + " (" + record.label.data() + ")";
+}
+
 }  // namespace
 
 Communicator::Communicator(CommunicatorOptions options)
@@ -79,6 +85,8 @@ template <class Work>
 void Communicator::perform(CollectiveRecord record, Work&& work) {
   if (auto reason = broken()) throw Error(complete(*reason, &record));
   record = ledger_->begin(record);
+  OpenRange range;
+  if (spans_are_ranges()) range.begin(range_text(record));
   ErrorReport failure;
   try {
     work(record);
@@ -209,8 +217,8 @@ void Communicator::wait_on_host(std::string_view label) {
 }
 
 void Communicator::wait_on_host(const DeviceEvent& event, std::string_view label) {
-  const auto began = std::chrono::steady_clock::now();
-  const auto deadline = began + options().timeout;
+  TracePhase waiting("wait for the device");
+  const auto deadline = waiting.began() + options().timeout;
   host_wait(event, [&] {
     throw_if_broken();
     if (std::chrono::steady_clock::now() > deadline) {
@@ -220,7 +228,7 @@ void Communicator::wait_on_host(const DeviceEvent& event, std::string_view label
           "raise collective_timeout if a step takes that long");
     }
   });
-  trace_since(began.time_since_epoch().count(), "wait for the device");
+  waiting.end();
   throw_if_broken();
 }
 

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 
+#include <cctype>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include "tensor_io/cuda/cuda_graph.hpp"
 #include "tensor_io/cuda/device_kernels_cuda.hpp"
 #include "tensor_io/cuda/nccl_library.hpp"
+#include "tensor_io/cuda/nvtx_ranges.hpp"
 #include "tensor_io/device/accelerator.hpp"
 #include "tensor_io/device/device_stream.hpp"
 #include "tensor_io/memory/memory_shortage.hpp"
@@ -90,6 +92,13 @@ class CudaAccelerator final : public Accelerator {
     cudaDeviceProp properties{};
     return cudaGetDeviceProperties(&properties, device) == cudaSuccess ? properties.name : "";
   }
+  std::string pci_address(int device) override {
+    char address[32] = "";
+    if (cudaDeviceGetPCIBusId(address, sizeof address, device) != cudaSuccess) return {};
+    for (auto& letter : address) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+    return address;
+  }
+  SpanRanges& ranges() override { return nvtx_ranges(); }
   std::shared_ptr<NcclApi> nccl() override { return nccl_library(); }
   void watch_memory() override {
     static std::once_flag once;
@@ -179,7 +188,7 @@ class CudaAccelerator final : public Accelerator {
 
 }  // namespace
 
-Accelerator* accelerator() noexcept {
+Accelerator* accelerator_of_build() noexcept {
   static CudaAccelerator cuda;
   return &cuda;
 }

@@ -2,6 +2,6 @@
 
 namespace troupe {
 
-Accelerator* accelerator() noexcept { return nullptr; }
+Accelerator* accelerator_of_build() noexcept { return nullptr; }
 
 }  // namespace troupe

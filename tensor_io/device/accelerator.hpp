@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "tensor_io/base/span_ranges.hpp"
 #include "tensor_io/device/device_graph.hpp"
 #include "tensor_io/device/dropout_key.hpp"
 
@@ -24,6 +25,10 @@ class Accelerator {
   /// `CUDA 13.0, driver 13.0, NCCL 2.28.9`.
   virtual std::string versions() = 0;
   virtual std::string device_name(int device) = 0;
+  /// `0000:18:00.0`: its place on the PCI bus, as Linux writes it; empty if the driver does not know it.
+  virtual std::string pci_address(int device) = 0;
+  /// NVTX's ranges; they live as long as the process. Without a profiler a call does nothing.
+  virtual SpanRanges& ranges() = 0;
   virtual std::shared_ptr<NcclApi> nccl() = 0;
   /// LibTorch's allocator calls note_shortage from now on. Once per process; more do nothing.
   virtual void watch_memory() = 0;
@@ -45,5 +50,10 @@ class Accelerator {
 
 /// nullptr in a build without CUDA.
 Accelerator* accelerator() noexcept;
+/// `stand_in` takes its place; nullptr: no more. For tests, while no other thread asks. Not owned.
+void set_accelerator(Accelerator* stand_in) noexcept;
+
+/// The one of the file that is linked.
+Accelerator* accelerator_of_build() noexcept;
 
 }  // namespace troupe

@@ -26,7 +26,7 @@ SMALL = {"TROUPE_MAX_STEPS": "6", "TROUPE_EPOCHS": "1", "TROUPE_LOG_INTERVAL": "
 # Programs of others: what they take is not looked at.
 FOREIGN = {"apt", "apt-get", "awk", "cat", "cd", "cmake", "cp", "ctest", "curl", "docker", "dpkg", "echo", "exit", "export", "gdb", "git", "grep",
            "head", "ip", "kill", "ln", "ls", "mkdir", "mlflow", "ninja", "pip", "pip3", "printf", "python3", "rm", "sbatch", "scontrol", "scp", "sed",
-           "set", "sleep", "source", "srun", "ssh", "sudo", "tail", "taskset", "tensorboard", "test", "torchrun", "trap", "true", "unshare",
+           "nsys", "set", "sleep", "source", "srun", "ssh", "sudo", "tail", "taskset", "tensorboard", "test", "torchrun", "trap", "true", "unshare",
            "wait", "wandb", "wg", "xdg-open", "venv/bin/pip", "/opt/troupe/bin/pip", "/opt/troupe/bin/python3"}
 # Flags of others, and of a reader's program (--hidden), that pages name in `code`.
 FOREIGN_FLAGS = {"--no-python", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--no-deps", "--strict",

@@ -19,6 +19,7 @@ PLACES = [
     (r"caf/(io|openssl)/", r"launch/network/", "only launch/network opens connections between actor systems"),
     (r"caf/", r"(?!tensor_io/)", "tensor_io moves tensors and knows no actors"),
     (r"nccl\.h", r"tensor_io/cuda/nccl_library\.", "only the table of NCCL's calls sees NCCL"),
+    (r"nvtx3/", r"tensor_io/cuda/nvtx_ranges\.", "spans become NVTX's ranges in one file"),
     (r"(cuda|cublas|cupti|c10/cuda/|ATen/cuda/|torch/cuda)|tensor_io/cuda/device_kernels_cuda",
      r"tensor_io/cuda/(cuda_accelerator|cuda_graph|device_kernels_cuda|nccl_library)\.|tests/gpu/\w+\.cu$", "only the files of a build with CUDA see it"),
     (r"gloo/", r"tensor_io/communicator/gloo/|bench/", "only the Gloo communicator sees Gloo"),

@@ -115,6 +115,10 @@ TEST_CASE("[L06] doctor lists GPUs with their NUMA nodes, and warns of too few a
   CHECK(about(judge_host("h1", facts, 2, 2), "gpus").verdict == Verdict::ok);
   CHECK_THAT(about(judge_host("h1", facts, 2, 2), "gpus").found, Contains("2: NVIDIA H200, 143771 MiB"));
   CHECK(about(judge_host("h1", facts, 3, 2), "gpus").verdict == Verdict::warn);
+  CHECK_THAT(about(judge_host("h1", facts, 2, 2), "gpus").found, !Contains("--bind_cpus"));
+  auto apart = facts;
+  apart.gpus = "A, 1 MiB, driver 2, NUMA node 0; A, 1 MiB, driver 2, NUMA node 1; A, 1 MiB, driver 2, NUMA node 1";
+  CHECK_THAT(about(judge_host("h1", apart, 3, 2), "gpus").found, Contains("on 2 NUMA nodes, and --bind_cpus node"));
   CHECK(judge_build("h2", facts, facts).verdict == Verdict::ok);
   auto other = facts;
   other.gpus = "NVIDIA A100-SXM4-80GB, 81920 MiB, driver 580.159.04";

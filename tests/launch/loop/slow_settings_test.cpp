@@ -1,5 +1,7 @@
 #include "launch/loop/slow_settings.hpp"
 
+#include <unistd.h>
+
 #include "launch/config/config.hpp"
 #include "tests/catch.hpp"
 
@@ -36,6 +38,12 @@ TEST_CASE("[U06] a CPU's instructions for half precision are whole words of /pro
   CHECK(computes_bf16("Features\t: fp asimd i8mm bf16"));
   CHECK(computes_fp16("flags\t\t: avx512_fp16\n"));
   CHECK_FALSE(computes_bf16(""));
+}
+
+TEST_CASE("[U06] ranks that are bound to the CPUs near their GPUs share those of the host") {
+  Config config;
+  config.bind_cpus = "node";
+  CHECK(slow_facts(config, c10::Device(c10::kCPU), 2).cores == ::sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 TEST_CASE("[U06] autocast is judged on the CPU alone, and only if it is asked for") {

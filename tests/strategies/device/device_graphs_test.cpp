@@ -4,6 +4,7 @@
 #include "tensor_io/layers/dropout.hpp"
 #include "tests/support/fake_device.hpp"
 #include "tests/support/fake_graph.hpp"
+#include "tests/support/noted_ranges.hpp"
 #include "tests/support/small_training.hpp"
 #include "tests/support/thread_nccl.hpp"
 
@@ -95,6 +96,18 @@ struct GraphTraining {
 };
 
 }  // namespace
+
+TEST_CASE("[T08] [L03] a graph's launch is one range, forward and backward") {
+  NotedRanges ranges;
+  set_span_ranges(&ranges);
+  CHECK(joined(GraphTraining{.steps = 6}.run(true).result.errors) == "");
+  set_span_ranges(nullptr);
+  CHECK(ranges.balanced());
+  CHECK(ranges.count("compute: / ProfilerStep#2 / backward") == 2);
+  CHECK(ranges.count("compute: / ProfilerStep#2 / forward and backward") == 0);
+  CHECK(ranges.count("compute: / ProfilerStep#5 / backward") == 0);
+  CHECK(ranges.count("compute: / ProfilerStep#5 / forward and backward") == 2);
+}
 
 TEST_CASE("[L03] a kind of micro-batch runs three times, is written down at the fourth, and is a graph from then on") {
   using Turn = GraphKinds::Turn;

@@ -12,6 +12,7 @@
 #include "tensor_io/data/device_feed.hpp"
 #include "tensor_io/device/device_stream.hpp"
 #include "tests/support/fake_device.hpp"
+#include "tests/support/noted_ranges.hpp"
 #include "tests/support/scripted_nccl.hpp"
 #include "tests/support/small_training.hpp"
 #include "tests/support/thread_nccl.hpp"
@@ -154,6 +155,25 @@ TEST_CASE("[L03] on a device the host waits once in a step, for the vote, and re
     };
   });
   CHECK(joined(result.errors) == "");
+}
+
+TEST_CASE("[T08] [L03] on a device the spans of a step are ranges of their threads, if a profiler shows them") {
+  const auto work = [](SmallTraining& training) { training.steps = 3, training.seeds = true; };
+  NotedRanges ranges;
+  CHECK(joined(train_on(true, "ddp", 2, work).errors) == "");
+  CHECK(ranges.calls() == 0);
+  set_span_ranges(&ranges);
+  CHECK(joined(train_on(true, "ddp", 2, work).errors) == "");
+  set_span_ranges(nullptr);
+  CHECK(ranges.balanced());
+  for (const std::string step : {"0", "1", "2"}) {
+    const auto within = "compute: / ProfilerStep#" + step;
+    CHECK((ranges.count(within) == 2));  // ranks
+    for (const std::string phase :
+         {"forward", "backward", "wait for gradients", "wait for the device", "vote", "optimizer"})
+      CHECK((ranges.count(within + " / " + phase) == 2));
+  }
+  CHECK((ranges.count("reducer: / BucketReady / all_reduce (bucket 0)") == 6));
 }
 
 TEST_CASE("[L03] a rank's device is the current one of the thread that its program runs on") {
