@@ -23,6 +23,7 @@ class FakeAccelerator final : public Accelerator {
   NotedRanges& ranges() override { return ranges_; }
   std::shared_ptr<NcclApi> nccl() override { return nullptr; }
   void watch_memory() override {}
+  at::Tensor pinned(std::int64_t) override { refuse(); }
   std::unique_ptr<DeviceGraph> make_graph(at::Device) override { refuse(); }
   void pack(const at::Tensor&, std::span<const at::Tensor>, std::span<const std::int64_t>, double) override {
     refuse();
