@@ -1,6 +1,7 @@
 // Sharded training on the device beside sharded training on the CPU. One rank, which gathers all the same: by copies,
 // and by NCCL itself.
 #include "actors/block/block.hpp"
+#include "tensor_io/device/accelerator.hpp"
 #include "tensor_io/device/device_stream.hpp"
 #include "tests/gpu/gpu.hpp"
 #include "tests/support/small_training.hpp"
@@ -101,4 +102,19 @@ TEST_CASE("[L03] gpu: fsdp in bf16 stays near the CPU's losses, and gives the sa
   CHECK(joined(device.errors) == "");
   CHECK(largest_difference(cpu.losses, device.losses) < 0.03);
   CHECK(largest_difference(device.state, again.state) == 0);
+}
+
+TEST_CASE("[L03] gpu: memory for offloaded shards is pinned, has their size, and is copied to as LibTorch's own",
+          "[gpu][sharded]") {
+  troupe::test::need_devices(1);
+  const auto memory = accelerator()->pinned(3'000'001);
+  CHECK(memory.numel() == 3'000'001);
+  CHECK(memory.is_pinned());
+  CHECK(memory.sum().item<std::int64_t>() == 0);
+  const auto there = torch::randint(255, {3'000'001}, torch::TensorOptions().dtype(at::kByte).device(at::kCUDA));
+  memory.copy_(there, /*non_blocking=*/true);
+  torch::cuda::synchronize();
+  CHECK(torch::equal(memory, there.cpu()));
+  CHECK(torch::equal(memory.to(at::kCUDA, /*non_blocking=*/true), there));
+  CHECK(accelerator()->pinned(0).numel() == 0);
 }
