@@ -104,8 +104,8 @@ class Drawing:
     def draw(self, seed, only=None):
         """The job of a seed. `only`: name -> values, to draw from these alone."""
         rng = random.Random(seed)
-        if rng.random() < 0.1:
-            return drawn(rng, only or {})  # as it comes, refused or not
+        if comes_as_it_is(rng):
+            return drawn(rng, only or {})  # refused or not
         wanted, job = {}, None
         for pair in [self.pair_at(seed * step % 1) for step in STEPS] if self.pairs else []:
             both = {**wanted, **dict(pair)}
@@ -117,6 +117,11 @@ class Drawing:
     def pair_at(self, place):
         """The pair that has this place, 0 to 1, if each is as long as its weight."""
         return self.pairs[min(bisect.bisect(self.sums, place * self.sums[-1]), len(self.pairs) - 1)]
+
+
+def comes_as_it_is(rng):
+    """Of a seed's first number: whether nothing is looked for in its job, and so it may be one that is refused."""
+    return rng.random() < 0.1
 
 
 def drawn(rng, within):

@@ -3,13 +3,14 @@
 rows of the first table; each of its refusals must be drawn."""
 
 import pathlib
+import random
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/differential"))
 from dimensions import REFUSED, refusals  # noqa: E402
-from drawing import Drawing, read_weights  # noqa: E402
+from drawing import Drawing, comes_as_it_is, read_weights  # noqa: E402
 
 MOST_SEEDS = 20_000
 
@@ -29,7 +30,7 @@ def literals():
 
 def undrawn():
     left, drawing = list(REFUSED), Drawing(read_weights())
-    for seed in range(MOST_SEEDS):
+    for seed in filter(lambda seed: comes_as_it_is(random.Random(seed)), range(MOST_SEEDS)):  # others seldom are refused
         for refusal in refusals(drawing.draw(seed)):
             if refusal in left:
                 left.remove(refusal)
