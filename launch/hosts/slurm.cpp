@@ -13,7 +13,7 @@ namespace {
 
 using Get = std::function<const char*(const char*)>;
 
-[[noreturn]] void refuse(const std::string& variable, const std::string& cause, const std::string& remedy) {
+[[noreturn]] void refuse_slurm(const std::string& variable, const std::string& cause, const std::string& remedy) {
   throw Error(ErrorCode::usage, "environment variable " + variable, cause, remedy);
 }
 
@@ -50,7 +50,7 @@ class NodeExpansion {
 
  private:
   [[noreturn]] void bad(const std::string& reason) const {
-    refuse(variable_, "'" + displayable(text_) + "': " + reason, kSlurmWrites);
+    refuse_slurm(variable_, "'" + displayable(text_) + "': " + reason, kSlurmWrites);
   }
 
   void expand(const std::string& prefix, std::string_view rest) {
@@ -106,10 +106,10 @@ std::optional<int> number(const Get& get, const std::string& name, int least, in
   if (text.empty()) return std::nullopt;
   const auto value = whole(text, least, most);
   if (!value)
-    refuse(name,
-           "'" + displayable(text) + "' is not a whole number from " + std::to_string(least) + " to " +
-               std::to_string(most),
-           kSlurmWrites);
+    refuse_slurm(name,
+                 "'" + displayable(text) + "' is not a whole number from " + std::to_string(least) + " to " +
+                     std::to_string(most),
+                 kSlurmWrites);
   return static_cast<int>(*value);
 }
 
@@ -120,9 +120,9 @@ std::vector<Host> checked_hosts(const std::string& variable, const std::vector<s
   for (std::size_t i = 0; i < names.size(); ++i) {
     // The characters that mean something in a list stop here; parse_host_flag judges the rest.
     if (const auto odd = names[i].find_first_of(":,@[]# \t\r\n"); odd != std::string::npos) {
-      refuse(variable,
-             "node '" + displayable(names[i]) + "' has the character '" + displayable({&names[i][odd], 1}) + "'",
-             kSlurmWrites);
+      refuse_slurm(variable,
+                   "node '" + displayable(names[i]) + "' has the character '" + displayable({&names[i][odd], 1}) + "'",
+                   kSlurmWrites);
     }
     list += (i == 0 ? "" : ",") + names[i] + ":" + std::to_string(slots[i]);
   }
@@ -140,7 +140,7 @@ bool is_task(const Get& get) {
   const auto [variable, text] = first_set(get, {"SLURM_STEP_ID", "SLURM_STEPID"});
   if (text.empty()) return false;
   const auto step = whole(text, 0, 0xffffffffL);
-  if (!step) refuse(variable, "'" + displayable(text) + "' is not a step number", kSlurmWrites);
+  if (!step) refuse_slurm(variable, "'" + displayable(text) + "' is not a step number", kSlurmWrites);
   return *step < kFirstSpecialStep && is_set(get, {"SLURM_PROCID"});
 }
 
@@ -150,11 +150,11 @@ std::vector<Host> hosts_of(const Get& get, const std::string& job_variable, bool
   const auto [nodes_variable, nodes] =
       first_set(get, {step ? "SLURM_STEP_NODELIST" : "", named("SLURM_JOB_NODELIST"), named("SLURM_NODELIST")});
   if (nodes.empty())
-    refuse(named("SLURM_JOB_NODELIST"), "it is not set although " + job_variable + " is", kSlurmWrites);
+    refuse_slurm(named("SLURM_JOB_NODELIST"), "it is not set although " + job_variable + " is", kSlurmWrites);
   const auto names = expand_slurm_nodes(nodes, nodes_variable);
   if (auto sorted = names;
       std::sort(sorted.begin(), sorted.end()), std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
-    refuse(nodes_variable, "'" + displayable(nodes) + "' names a node twice", kSlurmWrites);
+    refuse_slurm(nodes_variable, "'" + displayable(nodes) + "' names a node twice", kSlurmWrites);
   const auto [tasks_variable, tasks] = first_set(
       get, {step ? "SLURM_STEP_TASKS_PER_NODE" : "", named("SLURM_TASKS_PER_NODE"), named("SLURM_NTASKS_PER_NODE")});
   std::vector<int> slots(names.size(), 1);
@@ -162,10 +162,10 @@ std::vector<Host> hosts_of(const Get& get, const std::string& job_variable, bool
     slots = expand_slurm_tasks(tasks, tasks_variable);
     if (tasks_variable == named("SLURM_NTASKS_PER_NODE") && slots.size() == 1) slots.assign(names.size(), slots[0]);
     if (slots.size() != names.size()) {
-      refuse(tasks_variable,
-             "'" + displayable(tasks) + "' counts " + std::to_string(slots.size()) + " nodes, " + nodes_variable +
-                 " '" + displayable(nodes) + "' names " + std::to_string(names.size()),
-             kSlurmWrites);
+      refuse_slurm(tasks_variable,
+                   "'" + displayable(tasks) + "' counts " + std::to_string(slots.size()) + " nodes, " + nodes_variable +
+                       " '" + displayable(nodes) + "' names " + std::to_string(names.size()),
+                   kSlurmWrites);
     }
   }
   return checked_hosts(nodes_variable, names, slots);
@@ -183,7 +183,7 @@ void place(const Get& get, bool task, SlurmAllocation& allocation) {
     for (auto& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
     const auto found = std::find_if(hosts.begin(), hosts.end(), [&](const Host& host) { return host.name == name; });
     if (found == hosts.end())
-      refuse("SLURMD_NODENAME", "'" + displayable(own) + "' is not among the job's nodes", kSlurmWrites);
+      refuse_slurm("SLURMD_NODENAME", "'" + displayable(own) + "' is not among the job's nodes", kSlurmWrites);
     allocation.node = static_cast<int>(found - hosts.begin());
   }
   if (!task) return;
@@ -218,9 +218,9 @@ std::vector<int> expand_slurm_tasks(std::string_view text, const std::string& va
                        : part.ends_with(')') ? whole(part.substr(open + 2, part.size() - open - 3), 1, kMaxHosts)
                                              : std::nullopt;
     if (!count || !times || tasks.size() + static_cast<std::size_t>(*times) > kMaxHosts) {
-      refuse(variable,
-             "'" + displayable(all) + "': '" + displayable(part) + "' is not a count of tasks such as 2 or 2(x3)",
-             kSlurmWrites);
+      refuse_slurm(variable,
+                   "'" + displayable(all) + "': '" + displayable(part) + "' is not a count of tasks such as 2 or 2(x3)",
+                   kSlurmWrites);
     }
     tasks.insert(tasks.end(), static_cast<std::size_t>(*times), static_cast<int>(*count));
   }
@@ -253,7 +253,8 @@ std::optional<SlurmAllocation> read_slurm(const Get& given) {
   allocation.gpus = number(get, "SLURM_GPUS_ON_NODE", 1, kMaxSlots).value_or(0);
   if (const char* end = get("SLURM_JOB_END_TIME"); end != nullptr && *end != '\0' && *end != '0') {
     allocation.end_time = whole(end, 1, 1L << 40);
-    if (!allocation.end_time) refuse("SLURM_JOB_END_TIME", "'" + displayable(end) + "' is not a time", kSlurmWrites);
+    if (!allocation.end_time)
+      refuse_slurm("SLURM_JOB_END_TIME", "'" + displayable(end) + "' is not a time", kSlurmWrites);
   }
   place(get, task, allocation);
   return allocation;
