@@ -112,6 +112,10 @@ bool NodeAgent::done() const {
          (failed && options_.recovery ? std::chrono::duration_cast<std::chrono::milliseconds>(kReplacement) : kVerdict);
 }
 
+void NodeAgent::say_end() const {
+  if (!options_.under_launcher) std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
+}
+
 int NodeAgent::verdict() {
   processes_.clear_bar();
   if (over_ && over_->exit_code == 0) return stop_signal_ == 0 ? 0 : 128 + stop_signal_;
@@ -137,8 +141,7 @@ int NodeAgent::verdict() {
     if (better) root = &ended;
   }
   if (root == nullptr) {
-    if (over_ && stop_signal_ == 0)
-      std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
+    if (over_ && stop_signal_ == 0) say_end();
     if (over_ && over_->exit_code != 0 && stop_signal_ == 0) return over_->exit_code;
     return stop_signal_ == 0 ? 0 : 128 + stop_signal_;
   }
@@ -158,7 +161,7 @@ int NodeAgent::verdict() {
       stderr);
   if (!parks) return code;
   // It ended because of how that rank did, and with a code that says more.
-  std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
+  say_end();
   return over_->exit_code;
 }
 

@@ -37,6 +37,7 @@ struct RankProcessOptions {
   std::string keys;                           ///< a KeyFolder; empty: no TLS
   std::shared_ptr<const KeyFolder> own_keys;  ///< that one, if the launcher has made it
   bool keys_on_stdin = false;                 ///< an agent's: the keys come first on standard input
+  bool under_launcher = false;                ///< an agent's: the launcher says how the job ended
   bool terminal = false;                      ///< standard output is one: progress bars are wanted
   int bar_columns =
       0;  ///< of a launcher's terminal elsewhere, which overwrites a line that ends with a carriage return; 0: none

@@ -297,6 +297,8 @@ void RunCheckpoints::save_alone(const Position& position, bool best) {
   for (auto& tensor : parts_.own_state.tensors()) state.push_back(std::move(tensor));
   send(position, attempt, best, 0, 1, parts_for(state, 0, 1));
   await_end();
+  if (latest_ == attempt.step && !last_path_.empty())
+    print_error_line("saved step " + std::to_string(attempt.step) + ": " + last_path_);
 }
 
 void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, bool best, int rank, int ranks,
