@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "launch/launcher/failure_report.hpp"
+#include "tensor_io/base/planned_kill.hpp"
 
 namespace troupe {
 namespace {
@@ -151,7 +152,8 @@ int NodeAgent::verdict() {
   const bool strange = WIFSIGNALED(root->wait_status) && WTERMSIG(root->wait_status) == SIGKILL && !root->killed_by_us;
   const auto how =
       describe_wait_status(root->wait_status) +
-      (strange                             ? ", which this job did not send: perhaps out of memory, see dmesg"
+      (strange && is_kill_planned(root->slot) ? "; TROUPE_FAULT names its slot"
+       : strange                              ? ", which this job did not send: perhaps out of memory, see dmesg"
        : root->killed_by_us && ends_here() ? ", since it did not end within " + std::to_string(kStopPatience.count()) +
                                                  " s of " + (leaves_.empty() ? signal_name(stop_signal_) : leaves_)
                                            : "");

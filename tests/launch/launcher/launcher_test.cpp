@@ -68,6 +68,20 @@ TEST_CASE("[T06] a rank that is killed ends the job, and the signal is named") {
                  "rank 1 on localhost failed: signal 9 (Killed), which this job did not send: perhaps out of memory"));
 }
 
+TEST_CASE("[T06] a rank that TROUPE_FAULT kills is not taken for one without memory") {
+  const bool recovers = GENERATE(false, true);
+  Launch launch(2, {"--probe_model", "plain", "--epochs", "2"},
+                recovers ? std::vector<std::string>{} : std::vector<std::string>{"--no-recovery"},
+                {{"TROUPE_FAULT", "slot=1,step=3,at=vote"}});
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK(done.code == (recovers ? 0 : 137));
+  CHECK_THAT(done.output, !Catch::Contains("out of memory"));
+  if (!recovers)
+    CHECK_THAT(done.output,
+               Catch::Contains("rank 1 on localhost failed: signal 9 (Killed); TROUPE_FAULT names its slot; its log:"));
+}
+
 TEST_CASE("[T06] a rank that a library aborts tells its stack") {
   NOT_UNDER_ADDRESS_SANITIZER("it handles fatal signals");
   Launch launch(2, {"--fail_rank", "1", "--fail_how", "abort"});
