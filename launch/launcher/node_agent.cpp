@@ -157,10 +157,12 @@ int NodeAgent::verdict() {
        : root->killed_by_us && ends_here() ? ", since it did not end within " + std::to_string(kStopPatience.count()) +
                                                  " s of " + (leaves_.empty() ? signal_name(stop_signal_) : leaves_)
                                            : "");
+  const bool shown = root->last_line == processes_.last_shown();
   if (mistake) return code;  // the screen has it, and all ranks have made it
-  std::fputs(
-      describe_failure({root->slot, options_.host, how, root->log_path, root->last_line}, options_.nodes > 1).c_str(),
-      stderr);
+  std::fputs(describe_failure({root->slot, options_.host, how, root->log_path, shown ? "" : root->last_line},
+                              options_.nodes > 1)
+                 .c_str(),
+             stderr);
   if (!parks) return code;
   // It ended because of how that rank did, and with a code that says more.
   say_end();

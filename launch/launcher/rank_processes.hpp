@@ -74,6 +74,7 @@ class RankProcesses {
   const std::vector<Ended>& failures() const noexcept {
     return failures_;
   }  ///< not 0 and not replaced, in the order in which they came
+  const std::string& last_shown() const noexcept { return last_shown_; }  ///< the last line on the screen, of any rank
 
  private:
   struct FileClose {
@@ -99,6 +100,7 @@ class RankProcesses {
   std::map<int, Slot> slots_;
   std::vector<Ended> failures_;
   FirstWords first_words_;
+  std::string last_shown_;
   bool bar_shown_ = false;
 };
 
