@@ -369,7 +369,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     const auto vote_started = std::chrono::steady_clock::now();
     const auto votes = vote(summary, norm);
     trace_since(nanoseconds(vote_started), "vote");
-    report.exposed_ms += milliseconds_since(vote_started);
+    if (world_size() > 1) report.exposed_ms += milliseconds_since(vote_started);
     const auto decision = decide_by(votes);
     votes_.count_skipped(decision);
     const bool healed = replicas_.heal_diverged(votes, optimizer, report);
