@@ -367,7 +367,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     TracePhase voting("vote");
     const auto votes = vote(summary, norm);
     voting.end();
-    report.exposed_ms += milliseconds_since(voting.began());
+    if (world_size() > 1) report.exposed_ms += milliseconds_since(voting.began());
     const auto decision = decide_by(votes);
     votes_.count_skipped(decision);
     const bool healed = replicas_.heal_diverged(votes, optimizer, report);

@@ -72,7 +72,8 @@ void StepClock::end_section(DeviceTimes::Part part, const char* name, const char
 
 void StepClock::report_reduction(StepReport& report, const BucketsReduced& reduced, double waited_ms) {
   device_times_.end_reduction(reduced.on_device, take_device_waits());
-  report.exposed_ms = waited_ms + std::exchange(shares_wait_ms_, 0);
+  waited_ms += std::exchange(shares_wait_ms_, 0);
+  report.exposed_ms = core_.world_size() > 1 ? waited_ms : 0;  // a lone rank waits for its own reducer
   report.reduce_ms = reduced.busy_ms;
 }
 

@@ -4,23 +4,26 @@
 
 #include "actors/coordinator/coordinator.hpp"
 #include "actors/messages/message_limits.hpp"
+#include "tensor_io/base/planned_kill.hpp"
 
 namespace troupe {
 namespace {
 
 // `ours`: the job has killed it itself, if it was killed.
-std::string how(std::int32_t wait_status, bool ours = false) {
+std::string how(const RankExited& exit, bool ours = false) {
+  const auto wait_status = exit.wait_status;
   const bool killed = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL;
+  if (killed && !ours && is_kill_planned(exit.process.slot)) return "signal 9; TROUPE_FAULT names its slot";
   if (killed && !ours) return "signal 9, which this job did not send: perhaps out of memory, see dmesg on its host";
   if (WIFSIGNALED(wait_status)) return "signal " + std::to_string(WTERMSIG(wait_status));
   return "exit code " + std::to_string(WEXITSTATUS(wait_status));
 }
 
 // What the program did; SIGKILL, SIGTERM and their like come from others.
-std::string doing(std::int32_t wait_status) {
-  if (!WIFSIGNALED(wait_status)) return how(wait_status);
+std::string doing(const RankExited& exit) {
+  if (!WIFSIGNALED(exit.wait_status)) return how(exit);
   for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
-    if (WTERMSIG(wait_status) == own) return how(wait_status);
+    if (WTERMSIG(exit.wait_status) == own) return how(exit);
   }
   return {};
 }
@@ -61,14 +64,14 @@ void CoordinatorState::exited(const RankExited& exit) {
   const auto* process = processes.find(exit.process);
   if (process == nullptr) return exited_before_join(exit);
   if (!process->hurt && !process->fenced && !notices.has(exit.process))
-    slots.explain_death(slot, {doing(exit.wait_status), process->steps_made()});
+    slots.explain_death(slot, {doing(exit), process->steps_made()});
   const bool refill = notices.ended(exit.process);
-  if (!process->ended) return lose(slot, how(exit.wait_status, process->hurt), true);
+  if (!process->ended) return lose(slot, how(exit, process->hurt), true);
   if ((refill || is_late_proof(*this, *process)) && !waited_for) replace(slot);
   if (phase != Phase::recovering) return;
   if (waited_for) {
     options.log("rank " + std::to_string(processes.rank_of(slot)) + " ended with " +
-                how(exit.wait_status, process->fenced || process->hurt));
+                how(exit, process->fenced || process->hurt));
     replace(slot);
   }
   plan();
@@ -82,14 +85,14 @@ void CoordinatorState::exited_before_join(const RankExited& exit) {
   if (notices.has(exit.process)) return plan();
   const int code = WIFEXITED(exit.wait_status) ? WEXITSTATUS(exit.wait_status) : 128 + WTERMSIG(exit.wait_status);
   if (code == 0) return;  // a program that is none of ours
-  const auto what = "ended before it joined (" + how(exit.wait_status) + ")";
+  const auto what = "ended before it joined (" + how(exit) + ")";
   if (phase == Phase::forming && exit.process.incarnation == 0) {  // its host can't be reached
     slots.set_absent(slot);
     plan();
   } else if (phase == Phase::forming && options.life == 0) {
     abort({.code = ErrorCode::unavailable, .rank = slot, .cause = "it " + what}, code);
   } else if (options.recovery.enabled) {
-    slots.add_death(slot, now(), {doing(exit.wait_status), 0});
+    slots.add_death(slot, now(), {doing(exit), 0});
     options.log("the process in slot " + std::to_string(slot) + " " + what);
     replace(slot);
     plan();

@@ -6,7 +6,7 @@
 
 namespace troupe {
 
-/// Messages that the coordinator drops: it counts them, and the user hears of the first.
+/// Messages that the coordinator drops: it counts them, and the user hears of the first that no rank may send.
 class MessageFilter {
  public:
   MessageFilter() = default;
@@ -18,11 +18,12 @@ class MessageFilter {
     if (!std::exchange(has_nonsense_, true)) log_("dropped an invalid message: " + problem);
     return true;
   }
-  /// Whether the message is of a generation that is over. Logs the first in each generation. `what` names the message.
+  /// Whether the message is of another generation. One of a generation that is over is usual after a change of
+  /// membership. Of those that never were it logs the first in each generation. `what` names the message.
   bool is_stale(std::uint64_t generation, std::uint64_t current, const char* what) {
     if (generation == current) return false;
     ++stale_;
-    if (std::exchange(logged_in_, current) != current)
+    if (generation > current && std::exchange(logged_in_, current) != current)
       log_("dropped a " + std::string(what) + " of generation " + std::to_string(generation) + ", the current one is " +
            std::to_string(current) + " (" + std::to_string(stale_) + " such messages so far)");
     return true;

@@ -174,8 +174,8 @@ const std::vector<ConfigField>& config_fields() {
                 "seconds after which that command is stopped", 0.1, 604'800}),
       per_rank({"checkpoint", "resume", at(&Config::resume),
                 "`latest`: the newest checkpoint of this program's newest run that has one, or in the folder given; "
-                "`auto`: the "
-                "same, or a new run if there is none; a run, RUN or RUN@STEP; a checkpoint's path"}),
+                "`best`: the best one, likewise; `auto`: as latest, or a new run if there is none; a run, RUN or "
+                "RUN@STEP; a checkpoint's path"}),
       {"checkpoint", "init_from", at(&Config::init_from),
        "the model's first values: a .safetensors or torch.save file, or a checkpoint; not used if a run is resumed"},
       {"checkpoint", "init_rename", at(&Config::init_rename),

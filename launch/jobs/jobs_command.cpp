@@ -65,18 +65,20 @@ std::string shown(const std::string& folder) {
   return displayable(folder.starts_with(here) ? folder.substr(here.size()) : folder, 200);
 }
 
-std::string ranks_of(const std::string& folder) {
+// Ranks and steps: as the run's records have them now, or as it was started.
+std::array<std::string, 2> progress_of(const std::string& folder) {
+  std::array<std::string, 2> progress{"-", "-"};
   const auto run = run_facts(folder);
-  const auto found = run.is_object() ? run.find("world_size") : run.end();
-  return found != run.end() && found->is_number_unsigned() ? std::to_string(found->get<std::uint64_t>()) : "-";
-}
-
-std::string steps_of(const std::string& folder) {
+  if (run.is_object() && run.contains("world_size") && run["world_size"].is_number_unsigned())
+    progress[0] = std::to_string(run["world_size"].get<std::uint64_t>());
   try {
-    return std::to_string(read_run(folder).records.back().step);
+    const auto records = read_run(folder).records;
+    progress[1] = std::to_string(records.back().step);
+    const auto now = std::find_if(records.rbegin(), records.rend(), [](const auto& r) { return !r.members.empty(); });
+    if (now != records.rend()) progress[0] = std::to_string(now->members.size());
   } catch (const Error&) {  // it has none yet
-    return "-";
   }
+  return progress;
 }
 
 }  // namespace
@@ -90,8 +92,9 @@ int ps_command(const std::vector<std::string>& words) {
   for (const auto& job : living_jobs()) {
     std::string command;
     for (const auto& word : job.command) command += command.empty() ? fs::path(word).filename().string() : " " + word;
-    rows.push_back({shown(job.folder), std::to_string(job.process), since_text(job.since), ranks_of(job.folder),
-                    steps_of(job.folder), displayable(command, 100)});
+    const auto [ranks, steps] = progress_of(job.folder);
+    rows.push_back({shown(job.folder), std::to_string(job.process), since_text(job.since), ranks, steps,
+                    displayable(command, 100)});
   }
   if (rows.size() == 1) return std::puts("no job of yours runs on this host"), 0;
   std::array<std::size_t, 6> widths{};

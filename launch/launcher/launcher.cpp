@@ -250,6 +250,7 @@ int run_node(RankProcessOptions ranks) {
     ranks.own_keys = std::make_shared<KeyFolder>(JobKeys::read_framed(0));
     ranks.keys = ranks.own_keys->path();
   }
+  ranks.under_launcher = true;
   ranks.program = find_program(ranks.command[0]);
   ranks.address = local_address_towards(ranks.coordinator_host, ranks.coordinator_port);
   NodeAgent agent(ranks);

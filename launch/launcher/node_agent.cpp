@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "launch/launcher/failure_report.hpp"
+#include "tensor_io/base/planned_kill.hpp"
 
 namespace troupe {
 namespace {
@@ -112,6 +113,10 @@ bool NodeAgent::done() const {
          (failed && options_.recovery ? std::chrono::duration_cast<std::chrono::milliseconds>(kReplacement) : kVerdict);
 }
 
+void NodeAgent::say_end() const {
+  if (!options_.under_launcher) std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
+}
+
 int NodeAgent::verdict() {
   processes_.clear_bar();
   if (over_ && over_->exit_code == 0) return stop_signal_ == 0 ? 0 : 128 + stop_signal_;
@@ -137,8 +142,7 @@ int NodeAgent::verdict() {
     if (better) root = &ended;
   }
   if (root == nullptr) {
-    if (over_ && stop_signal_ == 0)
-      std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
+    if (over_ && stop_signal_ == 0) say_end();
     if (over_ && over_->exit_code != 0 && stop_signal_ == 0) return over_->exit_code;
     return stop_signal_ == 0 ? 0 : 128 + stop_signal_;
   }
@@ -148,17 +152,20 @@ int NodeAgent::verdict() {
   const bool strange = WIFSIGNALED(root->wait_status) && WTERMSIG(root->wait_status) == SIGKILL && !root->killed_by_us;
   const auto how =
       describe_wait_status(root->wait_status) +
-      (strange                             ? ", which this job did not send: perhaps out of memory, see dmesg"
+      (strange && is_kill_planned(root->slot) ? "; TROUPE_FAULT names its slot"
+       : strange                              ? ", which this job did not send: perhaps out of memory, see dmesg"
        : root->killed_by_us && ends_here() ? ", since it did not end within " + std::to_string(kStopPatience.count()) +
                                                  " s of " + (leaves_.empty() ? signal_name(stop_signal_) : leaves_)
                                            : "");
+  const bool shown = root->last_line == processes_.last_shown();
   if (mistake) return code;  // the screen has it, and all ranks have made it
-  std::fputs(
-      describe_failure({root->slot, options_.host, how, root->log_path, root->last_line}, options_.nodes > 1).c_str(),
-      stderr);
+  std::fputs(describe_failure({root->slot, options_.host, how, root->log_path, shown ? "" : root->last_line},
+                              options_.nodes > 1)
+                 .c_str(),
+             stderr);
   if (!parks) return code;
   // It ended because of how that rank did, and with a code that says more.
-  std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
+  say_end();
   return over_->exit_code;
 }
 

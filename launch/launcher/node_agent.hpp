@@ -39,6 +39,7 @@ class NodeAgent {
   bool ends_here() const { return stop_signal_ != 0 || !leaves_.empty(); }
   void exited(const ProcessId& process, int wait_status);
   void obey(const AgentLink::Command& command);
+  void say_end() const;
 
   RankProcessOptions options_;
   RankProcesses processes_;

@@ -197,6 +197,7 @@ void RankProcesses::show(Slot& slot, std::string_view text, bool overwrite, int 
     FILE* file = target == 1 ? stdout : stderr;
     std::fprintf(file, "%s\n", tinted("[" + slot.label + "] " + std::string(text), target).c_str());
     std::fflush(file);
+    last_shown_ = text;
   }
   std::fprintf(slot.log.get(), "%s\n", for_log(text).c_str());
   std::fflush(slot.log.get());

@@ -37,6 +37,7 @@ struct RankProcessOptions {
   std::string keys;                           ///< a KeyFolder; empty: no TLS
   std::shared_ptr<const KeyFolder> own_keys;  ///< that one, if the launcher has made it
   bool keys_on_stdin = false;                 ///< an agent's: the keys come first on standard input
+  bool under_launcher = false;                ///< an agent's: the launcher says how the job ended
   bool terminal = false;                      ///< standard output is one: progress bars are wanted
   int bar_columns =
       0;  ///< of a launcher's terminal elsewhere, which overwrites a line that ends with a carriage return; 0: none
@@ -73,6 +74,7 @@ class RankProcesses {
   const std::vector<Ended>& failures() const noexcept {
     return failures_;
   }  ///< not 0 and not replaced, in the order in which they came
+  const std::string& last_shown() const noexcept { return last_shown_; }  ///< the last line on the screen, of any rank
 
  private:
   struct FileClose {
@@ -98,6 +100,7 @@ class RankProcesses {
   std::map<int, Slot> slots_;
   std::vector<Ended> failures_;
   FirstWords first_words_;
+  std::string last_shown_;
   bool bar_shown_ = false;
 };
 

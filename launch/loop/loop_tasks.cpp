@@ -127,16 +127,22 @@ bool LoopTasks::validate(std::int64_t epoch, Task task) {
   parts_.records.begin();
   if (!report) return false;
   report->epoch = epoch;
-  if (!config_.validate_only && (BestValidation::of(compute_).is_beaten_by(*report) || is_best())) {
-    report->best = true;
-    BestValidation{report->accuracy, report->loss, rank_.steps_done()}.keep(compute_);
-  }
+  if (!config_.validate_only) note_if_best(*report);
   parts_.records.add(*report, validation_->held_out());
   if (config_.validate_only && !parts_.records.are_shown() && rank_.is_main()) print_line(validation_line(*report));
   if (!parts_.callbacks.on_validation) return true;
   parts_.own_state.begin_task(task);
   parts_.callbacks.on_validation(*report);
   return true;
+}
+
+void LoopTasks::note_if_best(ValidationReport& report) {
+  if (checkpoints_) checkpoints_->settle_best(report);
+  report.best = is_best() || BestValidation::saved(compute_).is_beaten_by(report);
+  if (!report.best) return;
+  const BestValidation best{report.accuracy, report.loss, rank_.steps_done()};
+  best.keep(compute_);
+  if (!checkpoints_ || config_.save_every < 0) best.keep_saved(compute_);
 }
 
 // In Compute's notes, which newcomers get with the model. A rank that is not to be asked has none of the callbacks.
@@ -229,7 +235,7 @@ void LoopTasks::report_end(const std::string& checkpoint) {
                                  : "raise --epochs (" + std::to_string(config_.epochs)) +
                        ") to go on");
   }
-  if (const auto best = BestValidation::of(compute_); validation_ && best.accuracy >= 0) {
+  if (const auto best = BestValidation::saved(compute_); validation_ && best.accuracy >= 0) {
     parts_.records.line(best.accuracy > 0 ? formatted("best held-out accuracy: %.2f%%", 100 * best.accuracy)
                                           : "best held-out loss: " + loss_text(best.loss));
   }

@@ -92,6 +92,7 @@ class LoopTasks {
   void refuse_late(const char* call, bool called) const;
   bool is_best() const;
   bool validate(std::int64_t epoch, Task task);
+  void note_if_best(ValidationReport& report);
   void ask_to_stop();
   bool saves_now() const;
   bool saved_now() const;

@@ -148,6 +148,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       const auto so_far = BestValidation::read(manifest.metadata);
       accept = [&compute, so_far, counters, metadata = manifest.metadata, step = manifest.step]() mutable {
         so_far.keep(compute);
+        so_far.keep_saved(compute);
         metadata["step"] = std::to_string(step);
         compute.strategy().saved_state().load_state(metadata);
         compute.resume_at(step);
@@ -225,7 +226,8 @@ std::map<std::string, std::string> RunCheckpoints::metadata(const Position& posi
   if (position.enough) metadata[kEnough] = std::to_string(compute.steps_done());
   metadata["run_dir"] = rank_.config().run_dir;
   metadata["job"] = system_of(rank_).options().job_id;
-  BestValidation::of(compute).write(metadata);
+  const auto best = BestValidation::of(compute);
+  (best.step == compute.steps_done() ? best : BestValidation::saved(compute)).write(metadata);
   return metadata;
 }
 
@@ -248,12 +250,29 @@ void RunCheckpoints::save(const Position& position, bool best) {
   // them, also one that was published without rank 0: only then may a new rank 0 clear away what others left.
   auto attempt = next_attempt();
   attempt.id = compute.program_communicator().all_gather_bytes(attempt.id, "checkpoint").front();
+  agree_on_best();
   start_checkpointer(attempt, rank_.is_main());
   auto parts = compute.strategy().saved_state().state_parts(optimizer_, rank_.rank(), rank_.world_size());
   parts_.own_state.check_equal();
   for (auto& part : parts_of_first(parts_.own_state.tensors(), rank_.rank())) parts.push_back(std::move(part));
   send(position, attempt, best, rank_.rank(), rank_.world_size(), std::move(parts));
   fault_point("save", compute.steps_done());
+}
+
+// A rank that has replaced another does not hear of the saves before.
+void RunCheckpoints::agree_on_best() {
+  auto& compute = system_of(rank_).compute();
+  const auto best = BestValidation::of(compute);
+  const auto mine = std::to_string(BestValidation::saved(compute).step);
+  for (const auto& saved : compute.program_communicator().all_gather_bytes(mine, "best checkpoint")) {
+    if (saved == std::to_string(best.step)) best.keep_saved(compute);
+  }
+}
+
+void RunCheckpoints::settle_best(const ValidationReport& report) {
+  if (rank_.config().save_every < 0) return;
+  if (BestValidation::saved(system_of(rank_).compute()).is_beaten_by(report)) await_end();
+  agree_on_best();
 }
 
 void RunCheckpoints::save_alone(const Position& position, bool best) {
@@ -278,6 +297,8 @@ void RunCheckpoints::save_alone(const Position& position, bool best) {
   for (auto& tensor : parts_.own_state.tensors()) state.push_back(std::move(tensor));
   send(position, attempt, best, 0, 1, parts_for(state, 0, 1));
   await_end();
+  if (latest_ == attempt.step && !last_path_.empty())
+    print_error_line("saved step " + std::to_string(attempt.step) + ": " + last_path_);
 }
 
 void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, bool best, int rank, int ranks,
@@ -297,6 +318,7 @@ void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, 
                                  SaveCheckpoint{std::move(part), attempt, compute.membership().generation, best, live});
   compute.begins_save(attempt.id);
   under_way_ = true;
+  best_ = best;
   lost_ = false;
   // What did not fit into the copy must not change before it is written.
   for (bool copied = live == 0; !copied && under_way_;) copied = await(true);
@@ -310,6 +332,7 @@ bool RunCheckpoints::await(bool copied, std::chrono::seconds at_most) {
       [&](CheckpointSaved& saved) {
         last_path_ = saved.path;
         latest_ = saved.step;
+        if (auto& compute = system_of(rank_).compute(); best_) BestValidation::of(compute).keep_saved(compute);
         under_way_ = false;
         failure_.reset();
         if (!saved.warning.empty() && rank_.is_main()) print_error_line("warning: " + saved.warning);
@@ -356,7 +379,7 @@ std::string RunCheckpoints::finish(const std::function<void()>& again) {
       if (path.empty()) path = text.substr(1);
     }
     lost_ = false;
-    if (!lost || !again) return path;
+    if (!lost || !again) return agree_on_best(), path;
     again();
   }
 }

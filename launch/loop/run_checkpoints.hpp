@@ -39,6 +39,9 @@ class RunCheckpoints {
   Position resume(const std::string& selector, const std::function<void(const std::string&)>& log);
   /// Collective. A copy now, the disk in the background. Waits for the save before it.
   void save(const Position& position, bool best);
+  /// Collective, after a validation: waits for a save that decides whether `report` is the best. Then
+  /// BestValidation::saved is the same on all ranks.
+  void settle_best(const ValidationReport& report);
   /// Not collective: this rank alone, when there are no others any more. Waits for the disk. Saves nothing, and reports
   /// that, if the others held a part of the state, or have gone on without this rank and saved a later step.
   void save_alone(const Position& position, bool best);
@@ -59,6 +62,7 @@ class RunCheckpoints {
             std::vector<TensorPart> parts);
   std::string own_state(const Position& position) const;
   std::map<std::string, std::string> metadata(const Position& position) const;
+  void agree_on_best();
   bool await(bool copied, std::chrono::seconds at_most = std::chrono::seconds(60));
   void await_end();
 
@@ -70,7 +74,7 @@ class RunCheckpoints {
   caf::actor checkpointer_;
   Snapshot snapshot_;  // the data of the save under way
   int saves_ = 0;
-  bool under_way_ = false, lost_ = false;
+  bool under_way_ = false, best_ = false, lost_ = false;  // best_: the save under way is of the best validation
   std::string last_path_;
   std::optional<std::int64_t> latest_;  // that this rank knows of
   std::optional<ErrorReport> failure_;

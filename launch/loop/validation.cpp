@@ -21,6 +21,7 @@ namespace troupe {
 namespace {
 
 constexpr const char *kBest = "best", *kBestLoss = "best_loss", *kBestStep = "best_step";
+constexpr const char* kSaved = "saved_";  // before these names: of the best one on disk
 
 // on_bad_sample skip puts another sample in a bad one's place, which is held out and counted itself. The batch is then
 // made anew, since only its data set can leave a sample out. Empty: all samples are bad.
@@ -38,26 +39,34 @@ Batch without_substitutes(const Dataset& held_out, std::vector<std::int64_t> ask
   return {};
 }
 
+BestValidation read_best(const std::map<std::string, std::string>& texts, const std::string& prefix) {
+  BestValidation best;
+  best.accuracy = real_in(texts, prefix + kBest).value_or(best.accuracy);
+  best.loss = real_in(texts, prefix + kBestLoss).value_or(best.loss);
+  best.step = whole_in(texts, prefix + kBestStep).value_or(best.step);
+  return best;
+}
+
+void write_best(const BestValidation& best, std::map<std::string, std::string>& texts, const std::string& prefix) {
+  texts[prefix + kBest] = formatted("%.17g", best.accuracy);
+  texts[prefix + kBestStep] = std::to_string(best.step);
+  texts.erase(prefix + kBestLoss);
+  if (std::isfinite(best.loss)) texts[prefix + kBestLoss] = formatted("%.17g", best.loss);
+}
+
 }  // namespace
 
 BestValidation BestValidation::of(Compute& compute) { return read(compute.notes()); }
 
-BestValidation BestValidation::read(const std::map<std::string, std::string>& texts) {
-  BestValidation best;
-  best.accuracy = real_in(texts, kBest).value_or(best.accuracy);
-  best.loss = real_in(texts, kBestLoss).value_or(best.loss);
-  best.step = whole_in(texts, kBestStep).value_or(best.step);
-  return best;
-}
+BestValidation BestValidation::saved(Compute& compute) { return read_best(compute.notes(), kSaved); }
 
-void BestValidation::write(std::map<std::string, std::string>& texts) const {
-  texts[kBest] = formatted("%.17g", accuracy);
-  texts[kBestStep] = std::to_string(step);
-  texts.erase(kBestLoss);
-  if (std::isfinite(loss)) texts[kBestLoss] = formatted("%.17g", loss);
-}
+BestValidation BestValidation::read(const std::map<std::string, std::string>& texts) { return read_best(texts, ""); }
+
+void BestValidation::write(std::map<std::string, std::string>& texts) const { write_best(*this, texts, ""); }
 
 void BestValidation::keep(Compute& compute) const { write(compute.notes()); }
+
+void BestValidation::keep_saved(Compute& compute) const { write_best(*this, compute.notes(), kSaved); }
 
 bool BestValidation::is_beaten_by(const ValidationReport& report) const {
   return report.accuracy > accuracy || (report.accuracy == accuracy && report.loss < loss);

@@ -14,16 +14,19 @@
 namespace troupe {
 
 /// A run's best validation so far: that of the highest accuracy; among equals, and if the program counts no correct
-/// samples, of the lowest loss. It is in Compute::notes, which newcomers get with the model.
+/// samples, of the lowest loss. Compute::notes, which newcomers get with the model, have two of them: the best one
+/// measured, and the best one whose checkpoint is on disk, which later ones have to beat.
 struct BestValidation {
   double accuracy = -1;  ///< 0 to 1; -1: there is none yet
   double loss = std::numeric_limits<double>::infinity();
-  std::int64_t step = -1;  ///< of its measurement; -1: an older checkpoint lacks it
-  static BestValidation of(Compute& compute);
+  std::int64_t step = -1;                         ///< of its measurement; -1: an older checkpoint lacks it
+  static BestValidation of(Compute& compute);     ///< measured: its save may be under way, or have failed
+  static BestValidation saved(Compute& compute);  ///< on disk, as far as this rank knows
   /// From the texts of a checkpoint or of Compute::notes.
   static BestValidation read(const std::map<std::string, std::string>& texts);
   void write(std::map<std::string, std::string>& texts) const;
   void keep(Compute& compute) const;
+  void keep_saved(Compute& compute) const;
   bool is_beaten_by(const ValidationReport& report) const;
 };
 

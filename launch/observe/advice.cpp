@@ -39,15 +39,14 @@ void communication(const RunNumbers& n, std::vector<Weighed>& found) {
 }
 
 void loader(const RunNumbers& n, std::vector<Weighed>& found) {
-  if (n.data <= kStarving) return;
+  if (n.data <= kStarving || n.loader_queue == 0) return;  // 0: the training thread makes them, of data in memory
   found.push_back(
       {n.data,
        {"loader", true,
         formatted(
             "The loader is too slow: compute waits for data %.0f %% of a step, and %.1f batches are ready on average.",
             100 * n.data, n.loader_queue),
-        "more loader threads and batches ahead (num_workers, prefetch), or data that takes less decoding; small "
-        "batches of data in memory are made in the training thread, whatever num_workers is"}});
+        "more loader threads and batches ahead (num_workers, prefetch), or data that takes less decoding"}});
 }
 
 void ranks(const RunNumbers& n, std::vector<Weighed>& found) {

@@ -306,11 +306,15 @@ int run_launched(Config config, RankEnvironment place, c10::Device device, const
       options.ledger_path = ledger_path(config, place, place.slot);
     }
   }
-  const int code = Failures().tell(run_rank(system, config, options, [&](Rank& rank) {
+  const auto end = run_rank(system, config, options, [&](Rank& rank) {
     body(rank);
     if (place.coordinator_host.empty())
       rank.retry([&] { rank.communicator().barrier("end"); });  // rank 0 takes the coordinator with it
-  }));
+  });
+  // The launcher has the reason from the coordinator, and says it once for all ranks.
+  const bool said =
+      !place.coordinator_host.empty() && end.report.code == ErrorCode::parked && end.report.operation == "recovery";
+  const int code = said ? end.code : Failures().tell(end);
   options.coordinator = CoordinatorActor();
   if (hosted) caf::anon_send_exit(hosted, caf::exit_reason::user_shutdown);
   std::fflush(stdout);

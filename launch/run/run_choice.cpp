@@ -18,7 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kCheckpoints = "checkpoints";
+constexpr const char *kCheckpoints = "checkpoints", *kBestName = "best";
+
+bool names_best(const std::string& folder) {
+  std::error_code failure;
+  return fs::is_regular_file(fs::path(folder) / kBestName, failure);
+}
 
 bool has_checkpoints(const std::string& folder) {
   try {
@@ -80,8 +85,7 @@ class Chooser {
     if (settings_.resume.empty()) return new_run();
     const bool may_begin = settings_.resume == "auto";
     if (!may_begin && settings_.resume != "latest") return named();
-    const bool a_run_is_given = given(settings_.run_dir) && !settings_.run_dir.empty();
-    if (!a_run_is_given && !given(settings_.checkpoint_dir)) return newest(may_begin);
+    if (!a_folder_is_given()) return newest(may_begin, false);
     const auto folder = checkpoint_folder(settings_.checkpoint_dir, given(settings_.run_dir) ? settings_.run_dir : "");
     if (may_begin && !has_checkpoints(folder)) return new_run();
     return of_checkpoints(folder, folder, "latest");
@@ -89,6 +93,9 @@ class Chooser {
 
  private:
   static bool given(const std::string& folder) { return folder != kNewRunFolder; }
+  bool a_folder_is_given() const {
+    return (given(settings_.run_dir) && !settings_.run_dir.empty()) || given(settings_.checkpoint_dir);
+  }
 
   RunChoice with_folder(std::string id, std::string resume, const std::string& folder) const {
     RunChoice run;
@@ -126,20 +133,23 @@ class Chooser {
     return with_folder(id, resume, goes_on_there ? its_folder : settings_.run_dir);
   }
 
-  RunChoice newest(bool may_begin) const {
+  RunChoice newest(bool may_begin, bool best) const {
     const auto runs = runs_of(program_);
+    const std::string wanted = best ? "best checkpoint" : "checkpoint";
     for (const auto& run : runs) {
-      if (!has_checkpoints(checkpoint_folder(kNewRunFolder, run.folder))) continue;
+      const auto there = checkpoint_folder(kNewRunFolder, run.folder);
+      if (best ? !names_best(there) : !has_checkpoints(there)) continue;
       auto choice = of_run(run, std::nullopt);
       choice.note = "goes on with " + run.folder;
-      if (&run != &runs.front()) choice.note += "; " + runs.front().folder + " is newer and has no checkpoint";
+      if (&run != &runs.front()) choice.note += "; " + runs.front().folder + " is newer and has no " + wanted;
+      if (best) choice.resume = path_meant(there + "/" + kBestName);
       return choice;
     }
     if (may_begin) return new_run();
     throw Error(ErrorCode::unavailable, "resume",
                 "no run of " + displayable(fs::path(program_).filename().string(), 80) + " below " + kRunsFolder +
-                    "/ has a checkpoint",
-                start_one());
+                    "/ has a " + wanted,
+                best ? "it is saved after a validation; --resume latest takes the newest checkpoint" : start_one());
   }
 
   RunChoice named() const {
@@ -168,6 +178,7 @@ class Chooser {
       if (step && !fs::exists(fs::path(there) / step_folder_name(*step), failure)) throw no_such_step(there, *step);
       return of_run(*run, step);
     }
+    if (text == kBestName && !a_folder_is_given()) return newest(false, true);
     return with_folder(fresh_.id, text, settings_.run_dir);  // choose_checkpoint says what it is, or that it is nothing
   }
 

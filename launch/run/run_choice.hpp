@@ -11,9 +11,10 @@ struct RunSettings {
   std::string run_dir = kNewRunFolder;         ///< kNewRunFolder: not given; empty: none
   std::string checkpoint_dir = kNewRunFolder;  ///< kNewRunFolder: not given
   /// Empty: a new run. `latest`: if neither folder is given, the newest checkpoint of this program's newest run that
-  /// has one, below runs/; otherwise the newest in the folder given. `auto`: as latest if there is one, else a new run.
+  /// has one, below runs/; otherwise the newest in the folder given. `best`: likewise. `auto`: as latest if there is
+  /// one, else a new run.
   /// RUN or RUN@STEP: a run's folder, or its name below runs/. Also a checkpoint's path, that of a folder of them, or
-  /// its name in checkpoint_dir, `best` among them.
+  /// its name in checkpoint_dir.
   std::string resume;
   bool validate_only = false;   ///< the run in `resume` is only read: by a separate run, with a new folder
   bool asked_to_resume = true;  ///< false: the program wants an earlier run without a --resume

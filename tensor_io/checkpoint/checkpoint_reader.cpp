@@ -43,7 +43,9 @@ CheckpointChoice choose_latest(const std::string& directory) {
 
 CheckpointChoice choose_best(const std::string& directory) {
   const auto best = read_pointer(directory, "best");
-  if (!best) throw Error(ErrorCode::unavailable, "loading the best checkpoint of " + directory, "there is none");
+  if (!best)
+    throw Error(ErrorCode::unavailable, "loading the best checkpoint of " + directory, "there is none",
+                "it is saved after a validation; the newest one is latest");
   for (const auto& candidate : list_checkpoints(directory)) {
     if (candidate.step == *best) return {{candidate.path}, {}, {}};
   }

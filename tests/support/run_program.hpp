@@ -26,7 +26,7 @@ inline SimulationOptions simulation_of(const Config& config) {
 /// What troupe::main does for `--ranks N`, with a config made by hand: `body` on the thread of each rank's life.
 /// `failed` is told how a life ended that was not killed, and not well (any thread, one at a time).
 inline int run_simulation(const Config& config, const SimulationOptions& simulation,
-                          const std::function<void(Rank&)>& body,
+                          const std::function<void(troupe::Rank&)>& body,
                           const std::function<void(int slot, const ErrorReport&)>& failed,
                           std::optional<JobOver>* over = nullptr) {
   register_shipped_strategies();
@@ -38,7 +38,7 @@ inline int run_simulation(const Config& config, const SimulationOptions& simulat
       [&](const RankSystemOptions& options) {
         ErrorReport ended{ErrorCode::ok, options.process.slot, {}, -1, {}, {}, {}};
         try {
-          Rank rank(system, config, options);
+          troupe::Rank rank(system, config, options);
           try {
             body(rank);
             system_of(rank).finish(ended);
@@ -59,7 +59,7 @@ inline int run_simulation(const Config& config, const SimulationOptions& simulat
 
 /// The same with nothing but the ranks. The i-th string is what rank i ended with: empty, or the error's text.
 inline std::vector<std::string> run_program(int world_size, const Config& config,
-                                            const std::function<void(Rank&)>& body) {
+                                            const std::function<void(troupe::Rank&)>& body) {
   auto simulation = simulation_of(config);
   simulation.world_size = world_size;
   std::vector<std::string> errors(static_cast<std::size_t>(world_size));
@@ -74,7 +74,7 @@ class StepBatches {
  public:
   /// Takes one to backward. If the strategy orders the micro-batches, or `at_once`, it waits for the step's last one.
   /// Returns whether it was the last.
-  bool take(Rank& rank, const std::shared_ptr<const Batch>& batch,
+  bool take(troupe::Rank& rank, const std::shared_ptr<const Batch>& batch,
             const std::function<at::Tensor(const Batch&)>& loss_of, bool at_once = false) try {
     if (!rank.orders_micro_batches() && !at_once) {
       rank.backward(loss_of(*batch));

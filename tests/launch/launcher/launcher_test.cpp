@@ -11,6 +11,7 @@
 #include "launch/process/output_lines.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/count_of.hpp"
 #include "tests/support/launch.hpp"
 #include "tests/support/sanitized.hpp"
 
@@ -66,6 +67,29 @@ TEST_CASE("[T06] a rank that is killed ends the job, and the signal is named") {
   CHECK_THAT(done.output,
              Catch::Contains(
                  "rank 1 on localhost failed: signal 9 (Killed), which this job did not send: perhaps out of memory"));
+}
+
+TEST_CASE("[T06] a rank that TROUPE_FAULT kills is not taken for one without memory") {
+  const bool recovers = GENERATE(false, true);
+  Launch launch(2, {"--probe_model", "plain", "--epochs", "2"},
+                recovers ? std::vector<std::string>{} : std::vector<std::string>{"--no-recovery"},
+                {{"TROUPE_FAULT", "slot=1,step=3,at=vote"}});
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK(done.code == (recovers ? 0 : 137));
+  CHECK_THAT(done.output, !Catch::Contains("out of memory"));
+  if (!recovers)
+    CHECK_THAT(done.output,
+               Catch::Contains("rank 1 on localhost failed: signal 9 (Killed); TROUPE_FAULT names its slot; its log:"));
+}
+
+TEST_CASE("[T06] a rank's last line is shown once if it is the last one on the screen") {
+  Launch launch(1, {"--fail_rank", "0", "--fail_how", "throw"});
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK(done.code == 1);
+  CHECK(testing::count_of(done.output, "the probe was told to throw") == 1);
+  CHECK_THAT(done.output, Catch::Contains("troupe: rank 0 on localhost failed: exit code 1; its log: "));
 }
 
 TEST_CASE("[T06] a rank that a library aborts tells its stack") {

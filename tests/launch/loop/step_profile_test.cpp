@@ -5,6 +5,7 @@
 #include "launch/loop/rank.hpp"
 #include "tensor_io/data/datasets.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
 #include "troupe/testing.hpp"
 
@@ -101,6 +102,26 @@ TEST_CASE("[T08] REQUIRE_OVERLAP fails where less was hidden", "[!shouldfail]") 
 TEST_CASE("[T08] REQUIRE_OVERLAP fails where no step was made", "[!shouldfail]") {
   profile_of_process().reset();
   REQUIRE_OVERLAP(0);
+}
+
+TEST_CASE("[T08] a lone rank has no exposed communication") {
+  testing::ScratchDirectory folder;
+  Config config;
+  config.ranks = 1;
+  config.max_steps = 6;
+  config.batch_size = 8;
+  config.run_dir = "";
+  config.checkpoint_dir = folder.path();
+  const auto errors = testing::run_program(1, config, [&](Rank& rank) {
+    auto model = rank.distribute(torch::nn::Linear(4, 2));
+    auto optimizer = rank.make_optimizer(*model);
+    const auto input = torch::randn({64, 4});
+    for (const auto& batch : rank.loader(std::make_shared<TensorDataset>(input, torch::zeros({64}, torch::kLong)))) {
+      rank.backward(torch::nn::functional::cross_entropy(model(batch.input), batch.target));
+      CHECK(rank.step(*optimizer).exposed_ms == 0);
+    }
+  });
+  CHECK(errors == std::vector<std::string>{""});
 }
 
 TEST_CASE("[T08] after a run in this process overlap and exposed communication are those of all its ranks") {

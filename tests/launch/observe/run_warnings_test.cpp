@@ -60,8 +60,10 @@ TEST_CASE(
              Catch::StartsWith("warning: Compute waits for communication ") && Catch::Contains("more than 30 %") &&
                  Catch::Contains("; try: let each rank do more between two reductions") && !Catch::Contains(".; try"));
 
-  const auto loader =
-      warnings_of(warnings, run, 20, [](MetricRecord& record) { record.add("time_metrics/data_loading(%)", 40); });
+  const auto loader = warnings_of(warnings, run, 20, [](MetricRecord& record) {
+    record.add("time_metrics/data_loading(%)", 40);
+    record.add("queue/loader(batches)", 0.1);
+  });
   REQUIRE(loader.size() == 1);
   CHECK_THAT(loader[0], Catch::Contains("The loader is too slow") && Catch::Contains("num_workers, prefetch"));
 

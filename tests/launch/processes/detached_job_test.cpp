@@ -75,6 +75,20 @@ TEST_CASE(
   CHECK_THAT(after.output, Catch::Contains("stopped by a signal"));
 }
 
+TEST_CASE("[K06] troupe ps counts the ranks that are left") {
+  Launch launch(2, kLong, {"--max-restarts", "0"}, {{"TROUPE_FAULT", "slot=1,step=5,at=forward"}});
+  const auto run = std::filesystem::path(launch.folder() / "run");
+  const auto ranks = [&] {
+    std::istringstream columns(listed(run));
+    std::string folder, process, day, time, number;
+    columns >> folder >> process >> day >> time >> number;
+    return number;
+  };
+  CHECK(launch.wait_until([&] { return ranks() == "1"; }));
+  launch.signal(SIGINT);
+  CHECK(launch.finish().code == 130);
+}
+
 TEST_CASE("[K06] [L04] a detached job that does not begin ends as one that has a terminal") {
   Launch mistake(2, {"--epohs", "3"}, {"--detach"});
   const auto refused = mistake.finish();

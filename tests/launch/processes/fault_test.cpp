@@ -10,7 +10,9 @@
 #include <set>
 
 #include "launch/run/run_socket.hpp"
+#include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tests/share.hpp"
+#include "tests/support/count_of.hpp"
 #include "tests/support/recovery_run.hpp"
 #include "tests/support/sanitized.hpp"
 
@@ -569,6 +571,26 @@ TEST_CASE("[L04] fault 44: troupe drain lets a host leave, and says why it can't
   const auto over = drain("a");
   CHECK(over.code == 69);
   CHECK_THAT(over.output, Catch::Contains("no job of yours on this host has this folder"));
+}
+
+TEST_CASE("[L04] fault 44: a job whose last host is drained says once why it ends, what is saved and how to go on") {
+  HostsJob job("a slots=1 address=127.0.0.1\nb slots=1 address=127.0.0.2\n", {}, {});
+  const auto drain = [&](const std::string& host) {
+    return testing::RunningProcess({TROUPE_PROGRAM, "drain", host, job.run()}).finish().code;
+  };
+  REQUIRE(job.launch->wait_for("step 5/"));
+  CHECK(drain("a") == 0);
+  REQUIRE(job.launch->wait_for("shrinks from 2 to 1 rank"));
+  CHECK(drain("b") == 0);
+  const auto done = job.launch->finish();
+  INFO(done.output);
+  CHECK(done.code == 75);
+  const auto saved = troupe::latest_step(job.folder / "checkpoints");
+  REQUIRE(saved);
+  CHECK(testing::count_of(done.output, "rank 0 on b leaves (troupe drain): 0 ranks left") == 1);
+  CHECK_THAT(done.output, Catch::Contains("[rank 1] saved step " + std::to_string(*saved) + ": ") &&
+                              Catch::Contains("troupe: the job ended: ") && !Catch::Contains("[rank 1] error: ") &&
+                              Catch::Contains("--resume auto") && !Catch::Contains("--resume latest"));
 }
 
 TEST_CASE("[L04] fault 44: a job whose name for troupe drain another process has taken goes on without that") {

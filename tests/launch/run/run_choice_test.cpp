@@ -88,6 +88,30 @@ TEST_CASE("[R01] resume goes on with the run whose best checkpoint it names") {
   }
 }
 
+TEST_CASE("[R01] resume best goes on with this program's newest run that has a best checkpoint") {
+  const Runs runs;
+  Runs::run("a", "A", "2026-02-01", {"step-00000018", "step-00000036"});
+  Runs::run("b", "B", "2026-03-01", {"step-00000018", "step-00000036"});
+  Runs::run("c", "C", "2026-04-01", {"step-00000018"}, "another");
+  const RunSettings settings{kNewRunFolder, kNewRunFolder, "best"};
+  CHECK_THROWS_WITH(choose(settings), Catch::Contains("no run of train below runs/ has a best checkpoint") &&
+                                          Catch::Contains("--resume latest"));
+  for (const auto* run : {"a", "b", "c"})
+    testing::write_text("runs/" + std::string(run) + "/checkpoints/best", pointer_text(18));
+  const auto choice = choose(settings);
+  CHECK(choice.id == "B");
+  CHECK(choice.folder == "runs/b");
+  CHECK_FALSE(choice.is_new_folder);
+  CHECK(choice.checkpoint_dir == "runs/b/checkpoints");
+  CHECK(choice.resume.ends_with("runs/b/checkpoints/step-00000018"));
+  CHECK(choice.note == "goes on with runs/b");
+
+  Runs::run("d", "D", "2026-05-01", {"step-00000018"});
+  CHECK(choose(settings).note == "goes on with runs/b; runs/d is newer and has no best checkpoint");
+  CHECK_THAT(choose({kNewRunFolder, kNewRunFolder, "best", true}).note,
+             Catch::StartsWith("reads ") && Catch::EndsWith("runs/b/checkpoints/step-00000018"));
+}
+
 TEST_CASE("[R01] resume latest goes on with this program's newest run, in its folder and under its id") {
   const Runs runs;
   Runs::run("a", "A", "2026-02-01", {"step-00000018"});

@@ -91,9 +91,7 @@ TEST_CASE("[L03] on a device what is exposed, reduced and a rank's own is by the
     REQUIRE((report.own.size() == 1));
     CHECK(report.own[0].forward_ms == Approx(10));
     CHECK(report.own[0].backward_ms == Approx(1000));
-    // ... beside what the host's vote took.
-    CHECK(report.exposed_ms >= 5);
-    CHECK(report.exposed_ms < 1000);
+    CHECK(report.exposed_ms == Approx(5));  // a lone rank's vote is no wait for another
   }
 }
 
