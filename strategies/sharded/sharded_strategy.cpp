@@ -27,6 +27,13 @@ at::ScalarType dtype_of(const std::string& field, const std::string& text) {
               "use float32, bfloat16 or float16");
 }
 
+void check_device(const std::string& name, const at::Tensor& parameter, c10::Device device) {
+  if (parameter.device() == device || is_deferred(parameter)) return;
+  throw Error(ErrorCode::usage, "parameter " + name,
+              "it is on " + parameter.device().str() + ", this rank trains on " + device.str(),
+              "let rank.distribute move the model; --device sets where to");
+}
+
 // Whole parameters were freed, and what the first steps make for good lies between what they free: glibc keeps the
 // pages of both.
 void give_back_free_memory() {
@@ -70,12 +77,7 @@ void ShardedStrategy::collect_parameters() {
       elsewhere_.insert(parameter.unsafeGetTensorImpl());
       continue;
     }
-    const auto device = context_.program_communicator->device();
-    if (parameter.device() != device && !is_deferred(parameter)) {
-      throw Error(ErrorCode::usage, "parameter " + name,
-                  "it is on " + parameter.device().str() + ", this rank trains on " + device.str(),
-                  "let rank.distribute move the model; --device sets where to");
-    }
+    check_device(name, parameter, context_.program_communicator->device());
     const auto dense = parameter.is_non_overlapping_and_dense() ? parameter : parameter.detach().contiguous();
     names_.push_back(name);
     found_.push_back({name, parameter, parameter.scalar_type(), parameter.sizes().vec(), dense.strides().vec()});
