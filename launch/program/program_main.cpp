@@ -93,7 +93,10 @@ void take_folders(Config& config, const RunOfJob& run) {
 // Finds out which run this is, where our launcher has not. Who is to lock its folder.
 std::shared_ptr<RunLock> choose_run(Config& config, RankEnvironment& place, const std::string& program) {
   std::shared_ptr<RunLock> lock;
-  RunSettings settings{config.run_dir, config.checkpoint_dir, config.resume, config.sources.contains("resume")};
+  RunSettings settings{.run_dir = config.run_dir,
+                       .checkpoint_dir = config.checkpoint_dir,
+                       .resume = config.resume,
+                       .asked_to_resume = config.sources.contains("resume")};
   if (!place.coordinator_host.empty()) {
     if (place.run.checkpoint.empty() && !config.resume.empty()) {  // launched by a command that we could not read ahead
       settings.run_dir = place.run.folder;

@@ -57,6 +57,12 @@ Settings settings_for(const std::string& folder) {
           .more = {{"checkpoint_dir", folder}, {"save_every", "6"}, {"validate_every", "1"}, {"keep_last", "9"}}};
 }
 
+void train_to_end(const troupe::Config& config, const std::vector<double>& losses, bool fails) {
+  const auto job = validated_points(config.checkpoint_dir, losses, fails);
+  const auto train = [&job](troupe::Rank& rank) { troupe::train(job, rank); };
+  for (const auto& error : run_program(2, config, train)) CHECK(error.empty());
+}
+
 }  // namespace
 
 TEST_CASE("[C02] a best checkpoint that could not be saved is not what later ones have to beat") {
@@ -96,15 +102,10 @@ TEST_CASE("[C02] a resumed run has to beat the best checkpoint on disk") {
   config.save_every = 6;
   config.keep_last = 9;
   config.epochs = 3;
-  const auto train = [&](const std::vector<double>& losses, bool fails) {
-    const auto job = validated_points(folder.path(), losses, fails);
-    for (const auto& error : run_program(2, config, [&](troupe::Rank& rank) { troupe::train(job, rank); }))
-      CHECK(error.empty());
-  };
-  train({0.5, 0.1, 0.6}, true);
+  train_to_end(config, {0.5, 0.1, 0.6}, true);
   CHECK(troupe::read_pointer(folder.path(), "best") == 4);
   config.resume = "latest";
   config.epochs = 6;
-  train({0.5, 0.1, 0.6, 0.4, 0.3, 0.35}, false);
+  train_to_end(config, {0.5, 0.1, 0.6, 0.4, 0.3, 0.35}, false);
   CHECK(troupe::read_pointer(folder.path(), "best") == 20);
 }

@@ -112,7 +112,7 @@ TEST_CASE("[T08] a lone rank has no exposed communication") {
   config.batch_size = 8;
   config.run_dir = "";
   config.checkpoint_dir = folder.path();
-  const auto errors = testing::run_program(1, config, [&](Rank& rank) {
+  const auto errors = testing::run_program(1, config, [&](troupe::Rank& rank) {
     auto model = rank.distribute(torch::nn::Linear(4, 2));
     auto optimizer = rank.make_optimizer(*model);
     const auto input = torch::randn({64, 4});
