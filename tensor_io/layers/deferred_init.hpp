@@ -39,7 +39,7 @@ bool is_deferred(const at::Tensor& tensor);
 /// Gives the tensor, and all that share its storage, memory and values. Does nothing if it has them.
 void materialize(const at::Tensor& tensor);
 /// All parameters and buffers; those that had no memory get it on `device`.
-void materialize(const torch::nn::Module& model, c10::Device device);
+void materialize(const torch::nn::Module& model, c10::Device device = at::kCPU);
 /// As `model.to(device)`, but for the parameters that have no memory: they stay without it, on the CPU.
 void move_to(torch::nn::Module& model, c10::Device device);
 

@@ -101,7 +101,7 @@ TEST_CASE("[F08] a model that was built without memory gets the values that it w
   CHECK_FALSE(later->frozen->weight.requires_grad());
   seed_generator(6, {});  // whatever comes between
   const auto between = at::detail::getDefaultCPUGenerator().get_state();
-  materialize(*later.ptr(), at::kCPU);
+  materialize(*later.ptr());
   CHECK((at::equal(at::detail::getDefaultCPUGenerator().get_state(), between)));
   const auto expected = values_of(now), seen = values_of(later);
   REQUIRE(expected.size() == seen.size());
