@@ -54,8 +54,8 @@ TEST_CASE("[L03] nccl: a collective waits for the caller's stream and the caller
   const auto tensor = FakeDevice::tensor(4, at::kFloat);
   const auto waits = host_waits();
   FakeDevice::hold();  // nothing is over
-  communicator.all_reduce(tensor, ReduceOp::avg, "bucket 0");
-  communicator.all_reduce(tensor, ReduceOp::avg, "bucket 1");
+  communicator.all_reduce(tensor, ReduceOp::sum, "bucket 0");
+  communicator.all_reduce(tensor, ReduceOp::sum, "bucket 1");
   CHECK((host_waits() == waits));
   // s101: of high priority, the communicator's own.
   CHECK((FakeDevice::calls() ==
