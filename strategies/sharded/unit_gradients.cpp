@@ -54,13 +54,12 @@ class UnitGradients::Reduction final : public CommHook {
       result = target.scratch.defined() ? target.scratch : at::empty(result.sizes(), bucket.flat.options());
       if (!away) target.scratch = result;
     }
-    // As comm hook `none`: sums, divided afterwards.
-    const bool sums = target.checks.defined() && bucket.flat.scalar_type() != at::kHalf;
+    // As comm hook `none`: sums, which the look at the result divides.
+    const bool sums = direct && target.checks.defined() && bucket.flat.scalar_type() != at::kHalf;
     const auto op = sums ? ReduceOp::sum : ReduceOp::avg;
     group.reduce_scatter(result, target.ring ? target.ring->in_turn(bucket.flat) : bucket.flat, op, bucket.label);
     if (replicas_) replicas_->all_reduce(result, op, bucket.label);
-    double scale = sums ? 1.0 / (group.world_size() * (replicas_ ? replicas_->world_size() : 1)) : 1;
-    if (!direct && sums) result.mul_(std::exchange(scale, 1));
+    const double scale = sums ? 1.0 / (group.world_size() * (replicas_ ? replicas_->world_size() : 1)) : 1;
     if (away) {
       result = bring_home(result, target.gradient);
     } else if (!direct) {
@@ -117,17 +116,14 @@ UnitGradients::UnitGradients(ShardedParameters& parameters, std::shared_ptr<Comm
     auto& numel = largest[reduce_dtype(plan)];
     numel = std::max(numel, plan.numel);
   }
-  // NCCL needs no copies of its own where it knows both sides of a reduction.
-  const bool direct = !options_.every_micro_batch && !parameters_.offloads();
-  const auto is_known = [&](const FlatParameter& plan) { return direct && reduce_dtype(plan) == plan.dtype; };
-  auto shards = memory_of_shards(*group, is_known);
+  const auto shards = memory_of_shards(*group);
   for (const auto index : order_) {
     const auto f = static_cast<std::size_t>(index);
     const auto& plan = *parameters_.flats()[f].plan;
     at::Tensor gradient;
     if (options_.keep_whole) {
       auto& kept = flats_[f].kept = flats_[f].buffer = group->allocate(plan.numel, reduce_dtype(plan));
-      if (is_known(plan)) gradient = kept.narrow(0, group->rank() * plan.shard_numel, plan.shard_numel);
+      if (is_direct(plan)) gradient = kept.narrow(0, group->rank() * plan.shard_numel, plan.shard_numel);
     } else if (const auto found = shards.find(index); found != shards.end()) {
       gradient = found->second;
     }
@@ -143,16 +139,15 @@ UnitGradients::UnitGradients(ShardedParameters& parameters, std::shared_ptr<Comm
   set_order(order_);
 }
 
-// Of whole gradients that go round on a device, by flat: one piece of the group's memory for each dtype, since NCCL
-// gives it in pieces of 2 MiB.
-std::map<std::int32_t, at::Tensor> UnitGradients::memory_of_shards(
-    Communicator& group, const std::function<bool(const FlatParameter&)>& is_known) const {
+// Of whole gradients that go round on a device, by flat: NCCL makes no copies where it knows both sides of a reduction.
+// One piece of the group's memory for each dtype, since NCCL gives it in pieces of 2 MiB.
+std::map<std::int32_t, at::Tensor> UnitGradients::memory_of_shards(Communicator& group) const {
   std::map<std::int32_t, at::Tensor> shards;
   if (options_.keep_whole || group.device().is_cpu()) return shards;
   std::map<at::ScalarType, std::vector<std::int32_t>> by_dtype;
   for (const auto f : order_) {
     const auto& plan = *parameters_.flats()[static_cast<std::size_t>(f)].plan;
-    if (is_known(plan)) by_dtype[plan.dtype].push_back(f);
+    if (is_direct(plan)) by_dtype[plan.dtype].push_back(f);
   }
   for (const auto& [dtype, flats] : by_dtype) {
     std::vector<std::int64_t> starts{0};
@@ -180,6 +175,11 @@ std::shared_ptr<CommHook> UnitGradients::reduction() const noexcept { return red
 
 at::ScalarType UnitGradients::reduce_dtype(const FlatParameter& flat) const {
   return options_.reduce_dtype == at::ScalarType::Undefined ? flat.dtype : options_.reduce_dtype;
+}
+
+// Whether its shard is where the reduction writes.
+bool UnitGradients::is_direct(const FlatParameter& flat) const {
+  return !options_.every_micro_batch && !parameters_.offloads() && reduce_dtype(flat) == flat.dtype;
 }
 
 void UnitGradients::set_order(Flats order) {

@@ -96,8 +96,8 @@ class UnitGradients {
   class Reduction;
 
   at::ScalarType reduce_dtype(const FlatParameter& flat) const;
-  std::map<std::int32_t, at::Tensor> memory_of_shards(Communicator& group,
-                                                      const std::function<bool(const FlatParameter&)>& is_known) const;
+  bool is_direct(const FlatParameter& flat) const;
+  std::map<std::int32_t, at::Tensor> memory_of_shards(Communicator& group) const;
   at::Tensor view_of(const at::Tensor& flat, std::size_t parameter) const;
   void count(std::size_t parameter);
   void take_buffer(std::size_t flat);

@@ -5,8 +5,8 @@
 
 namespace troupe {
 
-/// Draws the spans of all threads as ranges in a profiler of GPUs, beside or without a trace: NVTX. Each thread has a
-/// stack of its own. Any thread.
+/// Draws the spans of all threads as ranges in a profiler of GPUs, beside or without a trace: NVTX. Each thread has its
+/// stack. Any thread.
 class SpanRanges {
  public:
   virtual ~SpanRanges() = default;

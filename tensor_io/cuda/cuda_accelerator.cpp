@@ -119,7 +119,7 @@ class CudaAccelerator final : public Accelerator {
     const auto result =
         memory == MAP_FAILED ? cudaErrorMemoryAllocation : cudaHostRegister(memory, length, cudaHostRegisterPortable);
     if (result != cudaSuccess) {
-      cudaGetLastError();  // it is told here
+      cudaGetLastError();  // forgotten: this error has it
       if (memory != MAP_FAILED) ::munmap(memory, length);
       throw Error(ErrorCode::unavailable, "pinned memory of " + std::to_string(bytes) + " bytes",
                   std::string("CUDA: ") + cudaGetErrorString(result),

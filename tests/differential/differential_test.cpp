@@ -255,9 +255,9 @@ TEST_CASE("[T01] [F01] shards in the host's memory, reduced after each micro-bat
 }
 
 TEST_CASE("[T01] [X02] pipelines are right with each schedule, and after a death") {
-  right(
-      {R"({"ranks": 3, "strategy": "pipeline", "stages": "gpipe", "accumulate": 2, "dtype": "float32", "cells": 3})",
-       R"({"ranks": 4, "strategy": "pipeline/dp=2,pp=2", "stages": "zero_bubble", "accumulate": 2, "dtype": "float32", "cells": 3, "event": "kill"})"});
+  right({R"({"ranks": 3, "strategy": "pipeline", "stages": "gpipe", "accumulate": 2, "dtype": "float32", "cells": 3})",
+         R"({"ranks": 4, "strategy": "pipeline/dp=2,pp=2", "stages": "zero_bubble", "accumulate": 2, "dtype": "float32",
+           "cells": 3, "event": "kill"})"});
 }
 
 TEST_CASE("[T01] unequal shares of a batch have the loss and gradient of equal ones") {
