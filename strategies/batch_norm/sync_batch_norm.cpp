@@ -160,6 +160,14 @@ int convert_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Commu
   return static_cast<int>(ours.size());
 }
 
+bool has_sync_batchnorm(const torch::nn::Module& model) {
+  const auto modules = model.modules();
+  return std::any_of(modules.begin(), modules.end(), [](const auto& module) {
+    const auto* norm = dynamic_cast<const nn::SynchronisedStatistics*>(module.get());
+    return norm != nullptr && norm->synchronised();
+  });
+}
+
 void move_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& communicator) {
   for (const auto& module : model.modules()) {
     auto* norm = dynamic_cast<nn::SynchronisedStatistics*>(module.get());

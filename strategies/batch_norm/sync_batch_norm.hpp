@@ -116,6 +116,9 @@ TORCH_MODULE(BatchNorm3d);
 /// has changed nothing then.
 int convert_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& communicator);
 
+/// Whether a module of the model has collectives in its forward and backward.
+bool has_sync_batchnorm(const torch::nn::Module& model);
+
 /// After a change of membership: the modules that are synchronised go on over the new communicator.
 void move_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& communicator);
 

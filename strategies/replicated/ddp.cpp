@@ -87,7 +87,9 @@ void Ddp::send_plan() {
   const auto device = context().gradient_communicator->device();
   if (!device.is_cpu() && !views_->empty()) {
     checks_ = at::zeros({static_cast<std::int64_t>(views_->size()), 2}, at::device(device).dtype(at::kDouble));
-    for (auto& view : *views_) view.checks = checks_.select(0, view.index);
+    for (auto& view : *views_) {  // of f64 each gradient is looked at, once they are there
+      if (view.flat.scalar_type() != at::kDouble) view.checks = checks_.select(0, view.index);
+    }
   }
   caf::anon_send(context().reducer, InstallPlan{views_, hook_});
 }
@@ -133,7 +135,8 @@ void Ddp::combine_gradients(GradientSummary& summary) {
     // The reducer's stream is in order: after its last bucket all are reduced.
     const auto& last = views_->back();
     if (last.reduced) DeviceStream::current(last.flat.device()).wait(*last.reduced);
-    summary.device_checks = checks_;
+    const auto of_f64 = buckets().device_checks_of_f64();
+    summary.device_checks = of_f64.defined() ? at::cat({checks_, of_f64}) : checks_;
     summary.message_us += static_cast<double>(send_ns_) / 1e3;
   }
   if (context().rank != 0 || (context().options.static_graph && measured_)) return;

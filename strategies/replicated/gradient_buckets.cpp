@@ -1,10 +1,27 @@
 #include "strategies/replicated/gradient_buckets.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 #include "tensor_io/base/mix_seed.hpp"
 #include "tensor_io/device/device_kernels.hpp"
 #include "tensor_io/kernels/pack.hpp"
 
 namespace troupe {
+namespace {
+
+/// (tensors, 2) f64, where they are: what scale_and_check says of each.
+at::Tensor checks_of(const std::vector<at::Tensor>& tensors) {
+  if (tensors.empty()) return {};
+  at::NoGradGuard no_grad;
+  const auto rows = static_cast<std::int64_t>(tensors.size());
+  auto checks = at::zeros({rows, 2}, tensors[0].options().dtype(at::kDouble));
+  for (std::int64_t i = 0; i < rows; ++i)
+    scale_and_check(tensors[static_cast<std::size_t>(i)], 1, checks.select(0, i));
+  return checks;
+}
+
+}  // namespace
 
 at::Tensor slot_view(const at::Tensor& flat, const BucketSlot& slot, const at::Tensor& parameter) {
   const auto slice = flat.narrow(0, slot.offset, slot.numel);
@@ -199,13 +216,25 @@ void GradientBuckets::mark_ready(std::size_t index) {
   full_(entry.bucket);
 }
 
+std::vector<at::Tensor> GradientBuckets::gradients_of_f64() const {
+  std::vector<at::Tensor> gradients;
+  for (const auto& entry : entries_) {
+    if (entry.view.defined() && entry.view.scalar_type() == at::kDouble)
+      gradients.push_back(entry.view.as_strided({entry.view.numel()}, {1}));  // as it lies in memory
+  }
+  return gradients;
+}
+
+at::Tensor GradientBuckets::device_checks_of_f64() const {
+  return on_device_ ? checks_of(gradients_of_f64()) : at::Tensor();
+}
+
 at::Tensor GradientBuckets::device_checks() const {
-  if (!on_device_ || flats_.empty()) return {};
-  at::NoGradGuard no_grad;
-  auto checks = at::zeros({static_cast<std::int64_t>(flats_.size()), 2}, flats_[0].options().dtype(at::kDouble));
-  for (std::size_t i = 0; i < flats_.size(); ++i)
-    scale_and_check(flats_[i], 1, checks.select(0, static_cast<std::int64_t>(i)));
-  return checks;
+  if (!on_device_) return {};
+  auto all = gradients_of_f64();
+  std::copy_if(flats_.begin(), flats_.end(), std::back_inserter(all),
+               [](const at::Tensor& flat) { return flat.scalar_type() != at::kDouble; });
+  return checks_of(all);
 }
 
 std::int32_t GradientBuckets::find_not_finite() const {

@@ -92,9 +92,14 @@ class GradientBuckets {
   /// The reduced gradients that are defined, in layout order.
   std::vector<at::Tensor> gradients() const;
   const std::vector<at::Tensor>& flats() const noexcept { return flats_; }
-  /// On a device, whose gradients are not checked one by one: (flats, 2) f64 there, each flat's sum of squares and
-  /// number of elements that are not finite. Undefined on the CPU. Does not wait for the device.
+  /// On a device, whose gradients are not checked as they come: (rows, 2) f64 there, sums of squares and numbers of
+  /// elements that are not finite. Undefined if there are no rows, and on the CPU. Does not wait for the device.
+  ///
+  /// A row is a flat, or one gradient in f64. The order of the buckets, which changes during a job and after a resume,
+  /// must not change the norm: of shorter types the rounding to them hides the order of a sum in f64.
   at::Tensor device_checks() const;
+  /// The rows of device_checks for gradients in f64.
+  at::Tensor device_checks_of_f64() const;
   /// The first parameter whose gradient is not finite now, or -1. On a device it waits for each: only for diagnosis.
   std::int32_t find_not_finite() const;
 
@@ -118,6 +123,7 @@ class GradientBuckets {
   void pack_bucket(std::int32_t bucket);
   void mark_ready(std::size_t index);
   const at::Tensor& flat_of(at::ScalarType dtype) const;
+  std::vector<at::Tensor> gradients_of_f64() const;  // (numel,) each, in layout order
 
   // Constant after construction.
   const std::int64_t cap_bytes_, first_cap_bytes_;

@@ -8,7 +8,7 @@
 namespace troupe {
 namespace {
 
-constexpr std::chrono::seconds kPatience(2);  // before an extra buffer is made
+constexpr std::chrono::seconds kPatience(5);  // longer than a slow link takes for one gradient
 
 }  // namespace
 
@@ -54,9 +54,9 @@ GradientRing::Buffer& GradientRing::extra() {
 at::Tensor GradientRing::take(std::int64_t turn, std::int64_t numel, bool may_wait) {
   std::unique_lock lock(mutex_);
   const auto is_free = [&] { return of_turn(turn).use == Use::free && of_turn(turn).turn == turn; };
-  if (may_wait) {
-    given_back_.wait_for(lock, kPatience,
-                         [&] { return broken_ || is_free() || !can_be_waited_for(of_turn(turn), turn); });
+  if (may_wait && !waited_in_vain_) {
+    waited_in_vain_ = !given_back_.wait_for(
+        lock, kPatience, [&] { return broken_ || is_free() || !can_be_waited_for(of_turn(turn), turn); });
   }
   auto& buffer = is_free() ? of_turn(turn) : extra();
   buffer.use = Use::filling;
@@ -109,6 +109,11 @@ void GradientRing::reset() {
     buffers_[i].use = Use::free;
     buffers_[i].turn = static_cast<std::int64_t>(i);
   }
+}
+
+bool GradientRing::waited_in_vain() const {
+  std::lock_guard lock(mutex_);
+  return waited_in_vain_;
 }
 
 std::int64_t GradientRing::bytes() const {

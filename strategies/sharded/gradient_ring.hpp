@@ -20,7 +20,8 @@ namespace troupe {
 /// (`ncclNvlsLocalRegisterBuffer` of 2.28.9), and a pair of buffers that has not met before is registered anew.
 ///
 /// `take` waits while the reducer has the turn's buffer and is sure to give it back. In all other cases it makes an
-/// extra buffer, so that no order of units can lock up. On a device the reducer copies an extra one to the turn's
+/// extra buffer, so that no order of units can lock up. A wait that lasts too long is the last one: the others wait for
+/// this rank meanwhile, in a collective of the model's backward or in the gather of a unit. On a device the reducer copies an extra one to the turn's
 /// buffer. Extra buffers are kept and reused. Compute's thread takes, the reducer's gives back.
 ///
 /// On a device a buffer is given back when its reduction is launched; the taker's current stream waits for the end of
@@ -48,6 +49,7 @@ class GradientRing {
   GradientRing& operator=(const GradientRing&) = delete;
 
   std::int64_t bytes() const;  ///< of all
+  bool waited_in_vain() const;
 
  private:
   enum class Use { free, filling, reducing };
@@ -67,7 +69,7 @@ class GradientRing {
   mutable std::mutex mutex_;
   std::condition_variable given_back_;
   std::vector<Buffer> buffers_;
-  bool broken_ = false;
+  bool broken_ = false, waited_in_vain_ = false;
 };
 
 }  // namespace troupe

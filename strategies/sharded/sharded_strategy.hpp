@@ -34,6 +34,7 @@ struct ShardedMode {
   bool shards = true;         ///< false: each rank holds everything
   bool keeps_units =
       false;  ///< gathered ones stay until the step's end: a pipeline's micro-batches are under way at once
+  bool meets_in_backward = false;  ///< a rank comes to the end of its backward only if the others go on with theirs
 };
 
 /// The model's parameters, by name, if the ranks hold only a part of it: a mesh has cut it.
@@ -139,6 +140,7 @@ class ShardedStrategy final : public Strategy,
   std::vector<Unit> cut_into_buckets(const std::vector<std::int32_t>& parameters) const;
   void hook_units(const std::vector<Unit>& units);
   void end_micro_batchs_gathers();
+  bool meets_in_backward() const;
   std::vector<ParameterLayout> layout() const;  // as it is now: requires_grad may have changed
   std::vector<ParameterLayout> shape() const;   // requires_grad: the parameter has a place
 

@@ -247,9 +247,10 @@ void UnitGradients::take_buffer(std::size_t f) {
   auto& state = flats_[f];
   if (state.buffer.defined()) return;
   const auto& plan = *parameters_.flats()[f].plan;
-  // What was sent is sure to come back where the reducer holds nothing back: then the others can reduce it without this
-  // one's next flat.
-  state.buffer = ring(reduce_dtype(plan)).take(state.turn, plan.numel, sent_ == sent_in_order_);
+  // What was sent comes back if the reducer holds nothing back, and if the others, who may send the same flat only at
+  // the end of their backward, come there without this rank.
+  const bool may_wait = !options_.never_waits && sent_ == sent_in_order_;
+  state.buffer = ring(reduce_dtype(plan)).take(state.turn, plan.numel, may_wait);
   // What lies between parameters is added up too by what looks at a device's shards.
   std::int64_t numel = 0;
   for (const auto& slot : plan.slots) numel += slot.numel;
@@ -406,6 +407,10 @@ void UnitGradients::set_gradients(const std::vector<bool>& used_anywhere) {
     slice.leaf.mutable_grad() =
         used_anywhere[static_cast<std::size_t>(slice.place.parameter)] ? slice.gradient : at::Tensor();
   }
+}
+
+bool UnitGradients::waited_in_vain() const {
+  return std::any_of(rings_.begin(), rings_.end(), [](const auto& ring) { return ring.second->waited_in_vain(); });
 }
 
 std::int64_t UnitGradients::buffer_bytes() const {

@@ -31,6 +31,7 @@ class UnitGradients {
     bool keep_whole = false;         ///< whole gradients stay in memory: micro-batches add up there
     bool every_micro_batch = false;  ///< reduce after each micro-batch and add up shards: less memory, more traffic
     at::ScalarType reduce_dtype = at::ScalarType::Undefined;  ///< Undefined: the parameters' own
+    bool never_waits = false;  ///< backward does not wait for the reducer, which takes more memory
   };
   using FlatFull = std::function<void(std::int32_t position)>;
   using Flats = std::vector<std::int32_t>;
@@ -72,6 +73,8 @@ class UnitGradients {
   std::int32_t not_finite_parameter() const noexcept { return not_finite_; }
   /// Parameters used on any rank have their reduced slice as gradient, the others none.
   void set_gradients(const std::vector<bool>& used_anywhere);
+  /// The reducer gave nothing back while backward waited for it.
+  bool waited_in_vain() const;
   /// Of whole gradients: those that go round, those that stay, and earlier micro-batches'.
   std::int64_t buffer_bytes() const;
 

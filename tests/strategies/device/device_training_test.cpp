@@ -57,7 +57,9 @@ SmallTraining::Result train_on(bool device, const std::string& strategy, int ran
     training.model = [make = training.model] {
       return std::make_shared<DeviceMlpImpl>(dynamic_cast<SmallMlpImpl&>(*make()));
     };
-    training.forward = [](torch::nn::Module& model, const at::Tensor& input) {
+    training.forward = [ranks](torch::nn::Module& model, const at::Tensor& input) {
+      // The ranks have one device, and so one thread of autograd: one would wait there for another.
+      if (ranks > 1) c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
       return dynamic_cast<DeviceMlpImpl&>(model).forward(input.to(FakeDevice::device()));
     };
   }
@@ -123,6 +125,49 @@ TEST_CASE("[L03] on a device gradients in channels_last are packed as they lie, 
     return copies;
   };
   CHECK(copies_of(at::MemoryFormat::ChannelsLast) == copies_of(at::MemoryFormat::Contiguous));
+}
+
+TEST_CASE("[L03] [T01] on a device the order of the buckets changes no bit of the gradient's norm") {
+  FakeDevice::reset();
+  CommunicatorOptions options;
+  options.device = FakeDevice::device();
+  options.nccl = std::make_shared<troupe::test::ThreadNccl>();
+  const auto communicator = make_communicator(options);
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  constexpr std::int64_t kNumel = 101;
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  std::vector<ParameterLayout> shape;
+  std::vector<at::Tensor> leaves, gradients;
+  std::vector<std::int32_t> forward;
+  for (std::int32_t p = 0; p < 20; ++p) {
+    const auto on_device = [](const at::Tensor& values) { return values.to(FakeDevice::device()); };
+    leaves.push_back(on_device(at::zeros({kNumel}, at::kDouble)).requires_grad_());
+    gradients.push_back(on_device(at::zeros({kNumel}, at::kDouble)));
+    parameters.emplace_back(std::to_string(p), leaves.back());
+    shape.push_back({std::to_string(p), {kNumel}, at::kDouble, true});
+    forward.push_back(p);
+  }
+  GradientBuckets buckets(parameters, shape, *communicator, 1 << 12, 1 << 12, [](std::int32_t) {});
+  const auto checks = [&] {
+    buckets.begin_step();
+    buckets.begin_backward(true, 1);
+    torch::autograd::backward(leaves, gradients);
+    buckets.end_backward();
+    return buckets.device_checks().sum(0).cpu();
+  };
+  const auto norms = [&](const std::vector<std::int32_t>& order) {
+    buckets.rebuild(order);
+    std::vector<at::Tensor> all;
+    auto generator = at::detail::createCPUGenerator(7);
+    for (int draw = 0; draw < 20; ++draw) {
+      for (const auto& gradient : gradients) gradient.copy_(at::randn({kNumel}, generator, at::kDouble));
+      all.push_back(checks());
+    }
+    return at::stack(all);
+  };
+  const auto in_forward = norms(forward);
+  CHECK(at::equal(norms({forward.rbegin(), forward.rend()}), in_forward));
+  CHECK(in_forward.select(1, 0).gt(kNumel).all().item<bool>());
 }
 
 TEST_CASE("[L03] on a device micro-batches add up, and AdamW and clipping see the CPU's gradients") {

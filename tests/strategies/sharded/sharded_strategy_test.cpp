@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/optimizer/torch_optimizer.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/small_training.hpp"
@@ -44,6 +45,19 @@ const SmallTraining::Result& alone(const std::string& optimizer, at::ScalarType 
   }
   return found->second;
 }
+
+/// A layer that only rank 0 uses, behind a batch norm: the ranks send its gradients at different ends of a backward that
+/// has collectives.
+struct UnevenNormImpl : torch::nn::Module {
+  torch::nn::Linear in = register_module("in", torch::nn::Linear(8, 12));
+  nn::BatchNorm1d norm = register_module("norm", nn::BatchNorm1d(12));
+  torch::nn::Linear out = register_module("out", torch::nn::Linear(12, 3));
+  torch::nn::Linear extra = register_module("extra", torch::nn::Linear(3, 3));
+  at::Tensor forward(const at::Tensor& input, bool all) {
+    const auto y = out(norm(in(input)));
+    return all ? y + extra(y) : y;
+  }
+};
 
 }  // namespace
 
@@ -234,4 +248,26 @@ TEST_CASE("[F06] what one strategy and number of ranks saved, another loads", "[
   SmallTraining refusing("zero1", 2);
   refusing.saved = other;
   for (const auto& error : refusing.run().errors) CHECK_THAT(error, Catch::Contains("first.weight"));
+}
+
+TEST_CASE("[F06] [D09] no rank waits for a gradient's memory in a backward with collectives", "[sharded]") {
+  register_shipped_strategies();
+  testing::Cluster cluster;
+  cluster.world_size = 2;
+  cluster.options.strategy.strategy = "zero2";
+  cluster.options.strategy.bucket_cap_mb = cluster.options.strategy.first_bucket_mb = 1e-6;  // a unit a parameter
+  const auto errors = cluster.run([&](RankSystem& rank) {
+    auto& compute = rank.compute();
+    auto model = testing::make_seeded<UnevenNormImpl>(1);
+    convert_sync_batchnorm(*model, compute.services().program_communicator);
+    compute.distribute(model);
+    const auto optimizer = make_optimizer(OptimizerOptions{}, one_group(*model));
+    for (std::int64_t step = 0; step < 3; ++step) {
+      const auto [input, target] = testing::small_batch(step);
+      compute.backward(torch::cross_entropy_loss(model->forward(input, compute.rank() == 0), target), 1);
+      compute.step(*optimizer, 0.1);
+    }
+    CHECK_FALSE(dynamic_cast<ShardedStrategy&>(compute.strategy()).gradients().waited_in_vain());
+  });
+  CHECK(joined(errors) == "");
 }
