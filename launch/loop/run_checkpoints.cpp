@@ -292,6 +292,7 @@ void RunCheckpoints::save_alone(const Position& position, bool best) {
                      std::to_string(*theirs));
     return;
   }
+  alone_ = true;
   start_checkpointer(attempt, true);
   auto state = replicated_state(strategy, optimizer_);
   for (auto& tensor : parts_.own_state.tensors()) state.push_back(std::move(tensor));
@@ -328,6 +329,7 @@ void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, 
 // save waits.
 bool RunCheckpoints::await(bool copied, std::chrono::seconds at_most) {
   bool came = false;
+  const bool speaks = rank_.is_main() || alone_;
   system_of(rank_).compute().mailbox().actor().receive(
       [&](CheckpointSaved& saved) {
         last_path_ = saved.path;
@@ -335,15 +337,15 @@ bool RunCheckpoints::await(bool copied, std::chrono::seconds at_most) {
         if (auto& compute = system_of(rank_).compute(); best_) BestValidation::of(compute).keep_saved(compute);
         under_way_ = false;
         failure_.reset();
-        if (!saved.warning.empty() && rank_.is_main()) print_error_line("warning: " + saved.warning);
+        if (!saved.warning.empty() && speaks) print_error_line("warning: " + saved.warning);
         const auto& on_save = parts_.callbacks.on_save;
-        if (on_save && rank_.is_main() && !saved.path.empty()) on_save(saved.path);
+        if (on_save && speaks && !saved.path.empty()) on_save(saved.path);
       },
       [&](CheckpointFailed& failed) {
         under_way_ = false;
         lost_ = failed.report.code == ErrorCode::peer_lost;
         if (!lost_) failure_ = failed.report;
-        if (rank_.is_main())
+        if (speaks)
           print_error_line("warning: the checkpoint of step " + std::to_string(failed.step) +
                            " was not saved: " + failed.report.to_string());
       },

@@ -75,6 +75,7 @@ class RunCheckpoints {
   Snapshot snapshot_;  // the data of the save under way
   int saves_ = 0;
   bool under_way_ = false, best_ = false, lost_ = false;  // best_: the save under way is of the best validation
+  bool alone_ = false;                                    // no other rank says how a save ended
   std::string last_path_;
   std::optional<std::int64_t> latest_;  // that this rank knows of
   std::optional<ErrorReport> failure_;

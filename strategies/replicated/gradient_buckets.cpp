@@ -16,8 +16,7 @@ at::Tensor checks_of(const std::vector<at::Tensor>& tensors) {
   at::NoGradGuard no_grad;
   const auto rows = static_cast<std::int64_t>(tensors.size());
   auto checks = at::zeros({rows, 2}, tensors[0].options().dtype(at::kDouble));
-  for (std::int64_t i = 0; i < rows; ++i)
-    scale_and_check(tensors[static_cast<std::size_t>(i)], 1, checks.select(0, i));
+  for (std::int64_t i = 0; i < rows; ++i) scale_and_check(tensors[static_cast<std::size_t>(i)], 1, checks.select(0, i));
   return checks;
 }
 

@@ -16,6 +16,12 @@ double norm_over_ranks(double own_squares, Communicator& communicator) {
   return std::sqrt(sum);
 }
 
+bool true_anywhere(bool mine, Communicator& communicator, const char* what) {
+  const auto any = at::full({1}, mine, at::kInt);
+  communicator.all_reduce(any, ReduceOp::max, what);
+  return any.item<int>() != 0;
+}
+
 void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& communicator) {
   const auto all = communicator.all_gather_bytes(layout_text(layout), "layout");
   for (int r = 1; r < communicator.world_size(); ++r) {

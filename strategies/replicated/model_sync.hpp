@@ -13,6 +13,9 @@ namespace troupe {
 /// parameter that differs and its rank.
 void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& communicator);
 
+/// Whether it is true on any rank. Collective.
+bool true_anywhere(bool mine, Communicator& communicator, const char* what);
+
 /// The L2 norm of the tensors that the ranks hold together; each holds a part with the sum of squares `own_squares`.
 /// Collective; the same bits on all.
 double norm_over_ranks(double own_squares, Communicator& communicator);

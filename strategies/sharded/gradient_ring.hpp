@@ -21,8 +21,9 @@ namespace troupe {
 ///
 /// `take` waits while the reducer has the turn's buffer and is sure to give it back. In all other cases it makes an
 /// extra buffer, so that no order of units can lock up. A wait that lasts too long is the last one: the others wait for
-/// this rank meanwhile, in a collective of the model's backward or in the gather of a unit. On a device the reducer copies an extra one to the turn's
-/// buffer. Extra buffers are kept and reused. Compute's thread takes, the reducer's gives back.
+/// this rank meanwhile, in a collective of the model's backward or in the gather of a unit. On a device the reducer
+/// copies an extra one to the turn's buffer. Extra buffers are kept and reused. Compute's thread takes, the reducer's
+/// gives back.
 ///
 /// On a device a buffer is given back when its reduction is launched; the taker's current stream waits for the end of
 /// that.

@@ -262,19 +262,14 @@ void ShardedStrategy::place_model(bool keep_values) {
   reducing.keep_whole = mode_.keep_whole_gradients;
   reducing.every_micro_batch = options.fsdp_sync_micro_batches;
   reducing.reduce_dtype = dtype_of("reduce_dtype", options.reduce_dtype);
-  reducing.never_waits = mode_.meets_in_backward = meets_in_backward();
+  mode_.meets_in_backward = true_anywhere(mode_.meets_in_backward || has_sync_batchnorm(*model_),
+                                          *context_.program_communicator, "collectives in backward");
+  reducing.never_waits = mode_.meets_in_backward;
   gradients_ =
       std::make_unique<UnitGradients>(*parameters_, reduce_group_, replicas_, reducing, [this](std::int32_t position) {
         caf::anon_send(context_.reducer, BucketReady{step_, position, steady_now_ns()});
       });
   caf::anon_send(context_.reducer, InstallPlan{gradients_->bucket_views(), gradients_->reduction()});
-}
-
-// What a rank has found out, a newcomer needs to know. Collective.
-bool ShardedStrategy::meets_in_backward() const {
-  const auto any = at::full({1}, mode_.meets_in_backward || has_sync_batchnorm(*model_), at::kInt);
-  context_.program_communicator->all_reduce(any, ReduceOp::max, "collectives in backward");
-  return any.item<int>() != 0;
 }
 
 void ShardedStrategy::rejoin(StrategyContext context) {

@@ -140,7 +140,6 @@ class ShardedStrategy final : public Strategy,
   std::vector<Unit> cut_into_buckets(const std::vector<std::int32_t>& parameters) const;
   void hook_units(const std::vector<Unit>& units);
   void end_micro_batchs_gathers();
-  bool meets_in_backward() const;
   std::vector<ParameterLayout> layout() const;  // as it is now: requires_grad may have changed
   std::vector<ParameterLayout> shape() const;   // requires_grad: the parameter has a place
 

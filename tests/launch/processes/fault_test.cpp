@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -591,6 +593,24 @@ TEST_CASE("[L04] fault 44: a job whose last host is drained says once why it end
   CHECK_THAT(done.output, Catch::Contains("[rank 1] saved step " + std::to_string(*saved) + ": ") &&
                               Catch::Contains("troupe: the job ended: ") && !Catch::Contains("[rank 1] error: ") &&
                               Catch::Contains("--resume auto") && !Catch::Contains("--resume latest"));
+}
+
+TEST_CASE("[L04] [C02] fault 44: the last rank of a drained job says that its step could not be saved") {
+  HostsJob job("a slots=1 address=127.0.0.1\nb slots=1 address=127.0.0.2\n", {}, {});
+  const auto drain = [&](const std::string& host) {
+    return testing::RunningProcess({TROUPE_PROGRAM, "drain", host, job.run()}).finish().code;
+  };
+  REQUIRE(job.launch->wait_for("step 5/"));
+  CHECK(drain("a") == 0);
+  REQUIRE(job.launch->wait_for("shrinks from 2 to 1 rank"));
+  std::filesystem::rename(job.folder / "checkpoints", job.folder / "away");
+  std::ofstream(job.folder / "checkpoints") << "no folder";
+  CHECK(drain("b") == 0);
+  const auto done = job.launch->finish();
+  INFO(done.output);
+  CHECK(done.code == 75);
+  CHECK_THAT(done.output,
+             Catch::Contains("[rank 1] warning: the checkpoint of step ") && Catch::Contains(" was not saved: "));
 }
 
 TEST_CASE("[L04] fault 44: a job whose name for troupe drain another process has taken goes on without that") {

@@ -46,8 +46,8 @@ const SmallTraining::Result& alone(const std::string& optimizer, at::ScalarType 
   return found->second;
 }
 
-/// A layer that only rank 0 uses, behind a batch norm: the ranks send its gradients at different ends of a backward that
-/// has collectives.
+/// A layer that only rank 0 uses, behind a batch norm: the ranks send its gradients at different ends of a backward
+/// that has collectives.
 struct UnevenNormImpl : torch::nn::Module {
   torch::nn::Linear in = register_module("in", torch::nn::Linear(8, 12));
   nn::BatchNorm1d norm = register_module("norm", nn::BatchNorm1d(12));
