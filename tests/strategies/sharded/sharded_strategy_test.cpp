@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <atomic>
+
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/optimizer/torch_optimizer.hpp"
 #include "tests/catch.hpp"
@@ -256,6 +258,7 @@ TEST_CASE("[F06] [D09] no rank waits for a gradient's memory in a backward with 
   cluster.world_size = 2;
   cluster.options.strategy.strategy = "zero2";
   cluster.options.strategy.bucket_cap_mb = cluster.options.strategy.first_bucket_mb = 1e-6;  // a unit a parameter
+  std::atomic<int> vain = 0;
   const auto errors = cluster.run([&](RankSystem& rank) {
     auto& compute = rank.compute();
     auto model = testing::make_seeded<UnevenNormImpl>(1);
@@ -267,7 +270,8 @@ TEST_CASE("[F06] [D09] no rank waits for a gradient's memory in a backward with 
       compute.backward(torch::cross_entropy_loss(model->forward(input, compute.rank() == 0), target), 1);
       compute.step(*optimizer, 0.1);
     }
-    CHECK_FALSE(dynamic_cast<ShardedStrategy&>(compute.strategy()).gradients().waited_in_vain());
+    if (dynamic_cast<ShardedStrategy&>(compute.strategy()).gradients().waited_in_vain()) ++vain;
   });
   CHECK(joined(errors) == "");
+  CHECK(vain == 0);
 }
