@@ -30,7 +30,7 @@ MISTAKES = {
     "left_early": (3, "fail", "left the training loop", ""),
     "own_collective": (3, "fail", "barrier", ""),
     "not_finite": (5, "fail", "not finite", ""),
-    "own_dropout": (5, "warn", "draws random numbers", ""),
+    "own_dropout": (5, "warn", "draws different random numbers", ""),
     "own_buffer": (4, "warn", "buffer seen differs between ranks 0 and 1", "--broadcast_buffers false"),
     "half_loss": (4, "warn", "the loss is BFloat16", ""),
 }
