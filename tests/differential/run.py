@@ -21,12 +21,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build/release/tests/differential/differential"
 BESIDE_PYTORCH = ROOT / "tests/differential/beside_pytorch.py"
 PYTHON = os.environ.get("TROUPE_PYTHON") or str(ROOT / ".venv-bench/bin/python3")  # one that has PyTorch
+# A sum has another last bit with each. What is only equal by luck, is so with one of them.
+INSTRUCTIONS = {"own": {}, "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+                "sse4.2": {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+                "mixed": {"MKL_ENABLE_INSTRUCTIONS": "AVX"}}
 
 
 class Way:
     """How jobs are judged: Troupe beside the reference, with threads for ranks or a process for each, or the reference beside Python's PyTorch."""
 
-    def __init__(self, kind="threads"):
+    def __init__(self, kind="threads", instructions="own"):
         cores = os.cpu_count() or 1
         self.python = kind == "python"
         self.fit = {"threads": lambda job: job, "processes": for_processes, "python": for_python}[kind]
@@ -34,9 +38,11 @@ class Way:
         # More than cores: in an eighth of a job's time all of its threads wait.
         self.workers = {"threads": cores + cores // 2, "processes": max(1, cores // 2), "python": cores}[kind]
         self.deadline_s = 120 if kind == "processes" else 60  # of one job
-        self.again = "./dev differential" + ("" if kind == "threads" else f" --{kind}")
+        self.environment = INSTRUCTIONS[instructions]
+        ways = [kind] * (kind != "threads") + [f"instructions {instructions}"] * (instructions != "own")
+        self.again = "".join(["./dev differential", *(f" --{way}" for way in ways)])
         self.drawing = Drawing(read_weights())
-        self.results = f"{commit()}{'' if kind == 'threads' else '-' + kind}.jsonl"
+        self.results = "-".join([commit(), *(way.replace(" ", "-") for way in ways)]) + ".jsonl"
 
     def draw(self, seed, only=None):
         return self.fit(self.drawing.draw(seed, only))
@@ -54,7 +60,8 @@ class Worker:
     def start(self, tag, job):
         if self.process is None or self.process.poll() is not None:
             # Files go to memory where there is some: a job writes three checkpoints.
-            environment = dict(os.environ, OMP_NUM_THREADS="1", TMPDIR="/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp")
+            environment = dict(os.environ, OMP_NUM_THREADS="1", TMPDIR="/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp",
+                               **self.way.environment)
             self.said = tempfile.TemporaryFile()
             self.process = subprocess.Popen(self.way.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, env=environment)
         self.busy, self.began = (tag, job), time.monotonic()
@@ -218,12 +225,13 @@ def main():
     parser.add_argument("--shrink", type=int, metavar="SEED", help="make this seed's job as simple as it can be and still be at fault")
     parser.add_argument("--job", help="run this job (JSON), or shrink it with --shrink -1")
     parser.add_argument("--seconds", type=float, help="stop after so long")
+    parser.add_argument("--instructions", choices=INSTRUCTIONS, default="own", help="of the processor: LibTorch's, MKL's and oneDNN's kernels")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE,..", help="draw this dimension from these values only")
     parser.add_argument("--kinds", type=int, default=0, metavar="N", help="shrink the first seed of so many kinds of faults")
     parser.add_argument("--stop", action="store_true", help="end at the first fault")
     parser.add_argument("--table", action="store_true", help="print the pairs of values that ran too seldom")
     options = parser.parse_args()
-    way = Way(options.kind or "threads")
+    way = Way(options.kind or "threads", options.instructions)
     if way.python and not has_pytorch():
         print(f"{PYTHON} can't import torch: run ./dev interop first, which installs it", file=sys.stderr)
         return 2
