@@ -68,7 +68,8 @@ bool leave_out(Catch::Session& session) {
   std::size_t left_out = 0;
   for (const auto& test : chosen) {
     const auto& info = test.getTestCaseInfo();
-    if (info.tagsAsString().find("[share]") == std::string::npos || troupe::testing::in_share(0.35, info.name)) continue;
+    if (info.tagsAsString().find("[share]") == std::string::npos || troupe::testing::in_share(0.35, info.name))
+      continue;
     std::printf("not in this commit's share: %s\n", info.name.c_str());
     std::string name = "~";
     for (const char c : info.name) {

@@ -138,7 +138,14 @@ void NcclCommunicator::launch(const CollectiveRecord& record, const std::vector<
   stream_.wait(before_);
   {
     const CurrentStream place(stream_);
-    life_->launch(record.describe(), calls);
+    try {
+      life_->launch(record.describe(), calls);
+    } catch (...) {                      // NCCL may be at work there until it is aborted
+      std::vector<c10::Storage> memory;  // no tensors: their graphs may hold the communicator
+      for (const auto& tensor : tensors) memory.push_back(tensor.storage());
+      life_->keep(std::make_shared<std::vector<c10::Storage>>(std::move(memory)));
+      throw;
+    }
     if (then) then();
   }
   flights_->add(record, stream_, tensors, &current);

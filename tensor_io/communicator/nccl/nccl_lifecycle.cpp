@@ -22,7 +22,7 @@ struct NcclLife::Shared {
   std::mutex turn;   // from a call to its end: NCCL refuses another one meanwhile. The abort does not wait for it
   std::mutex mutex;  // around calls of NCCL, which are short in its non-blocking mode; never held while waiting
   NcclComm comm = nullptr;                  // guarded by mutex
-  std::vector<std::shared_ptr<void>> used;  // by calls that failed; guarded by mutex
+  std::vector<std::shared_ptr<void>> used;  // by calls that failed, until the abort is over; guarded by mutex
   std::atomic<State> state{State::none};
   std::mutex end_mutex;
   std::condition_variable ended;
@@ -41,6 +41,9 @@ struct NcclLife::Shared {
       last = std::exchange(comm, nullptr);
     }
     if (last != nullptr) api->abort(last);
+    std::vector<std::shared_ptr<void>> unused;
+    if (std::unique_lock lock(mutex, std::try_to_lock); lock.owns_lock()) unused.swap(used);  // else with *this
+    unused.clear();
     std::lock_guard lock(end_mutex);
     state = State::ended;
     ended.notify_all();
@@ -159,10 +162,14 @@ void NcclLife::manage(const std::string& what, const Calls& calls, const std::sh
   try {
     call(what, options_.timeout, calls);
   } catch (...) {
-    std::lock_guard lock(shared_->mutex);
-    if (used) shared_->used.push_back(used);
+    keep(used);
     throw;
   }
+}
+
+void NcclLife::keep(std::shared_ptr<void> used) {
+  std::lock_guard lock(shared_->mutex);
+  if (shared_->state != State::ended) shared_->used.push_back(std::move(used));
 }
 
 void NcclLife::call(const std::string& what, std::chrono::milliseconds timeout, const Calls& calls) {

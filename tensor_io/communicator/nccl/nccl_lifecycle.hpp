@@ -62,6 +62,8 @@ class NcclLife {
   /// One management call (a window, for example), until it is over. NCCL goes on with a call that has failed for us:
   /// `used` holds the memory of the call, and lives until the abort is over.
   void manage(const std::string& what, const Calls& calls, const std::shared_ptr<void>& used = nullptr);
+  /// The memory of a launch that failed, likewise.
+  void keep(std::shared_ptr<void> used);
 
   /// The failure in the background, if there was one. Any thread.
   std::optional<ErrorReport> background_failure();

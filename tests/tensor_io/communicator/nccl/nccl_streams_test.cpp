@@ -203,6 +203,28 @@ TEST_CASE("[L03] tensors of another device than the communicator's are refused b
   CHECK_THROWS_AS(make_communicator(options), Error);
 }
 
+TEST_CASE("[L03] nccl: the memory of a launch that failed lives until the abort is over", "[nccl]") {
+  FakeDevice::reset();
+  const auto api = std::make_shared<ScriptedNccl>();
+  std::promise<void> begun, goes_on;
+  api->on_call = [&, going = goes_on.get_future().share()](const std::string& call) {
+    if (call != "abort") return;
+    begun.set_value();
+    going.wait();
+  };
+  NcclCommunicator communicator(fake_options(api), nullptr);
+  auto tensor = FakeDevice::tensor(4, at::kFloat);
+  const auto alive = tensor.storage().getWeakStorageImpl();
+  api->answer("async_error", {NcclResult::in_progress, NcclResult::remote_error});
+  CHECK_THROWS_AS(communicator.all_reduce(tensor), Error);
+  tensor = at::Tensor();
+  begun.get_future().wait();
+  CHECK_FALSE(alive.expired());
+  goes_on.set_value();
+  for (int i = 0; i < 1000 && !alive.expired(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(alive.expired());
+}
+
 TEST_CASE("[L03] nccl: what a call that failed may still use is not given back before the abort is over", "[nccl]") {
   FakeDevice::reset();
   const auto api = std::make_shared<ScriptedNccl>();
