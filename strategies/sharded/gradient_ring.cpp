@@ -76,7 +76,7 @@ at::Tensor GradientRing::in_turn(const at::Tensor& buffer) {
   const auto& own = of_turn(mine.turn);
   if (&mine == &own || buffer.is_cpu()) return buffer;
   DeviceStream::current(buffer.device()).wait(own.reduced);
-  const auto there = own.memory.narrow(0, 0, buffer.numel());
+  auto there = own.memory.narrow(0, 0, buffer.numel());
   there.copy_(buffer, /*non_blocking=*/true);
   return there;
 }

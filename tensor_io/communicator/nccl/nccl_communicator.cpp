@@ -142,6 +142,7 @@ void NcclCommunicator::launch(const CollectiveRecord& record, const std::vector<
       life_->launch(record.describe(), calls);
     } catch (...) {                      // NCCL may be at work there until it is aborted
       std::vector<c10::Storage> memory;  // no tensors: their graphs may hold the communicator
+      memory.reserve(tensors.size());
       for (const auto& tensor : tensors) memory.push_back(tensor.storage());
       life_->keep(std::make_shared<std::vector<c10::Storage>>(std::move(memory)));
       throw;
