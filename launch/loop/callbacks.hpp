@@ -24,8 +24,7 @@ struct Callbacks {
   std::function<void(std::int64_t epoch)> on_epoch;
   /// Held-out data has been evaluated. Collectives are allowed.
   std::function<void(const ValidationReport& report)> on_validation;
-  /// A checkpoint is on disk, in this folder. On rank 0, or the last rank of a job that parks, at its next step or at
-  /// the end. No collectives.
+  /// A checkpoint is on disk, in this folder. On rank 0 alone, at its next step or at the end. No collectives.
   std::function<void(const std::string& path)> on_save;
   /// Called at each epoch's end, after its validation, and every log_interval steps. If any rank returns true, the loop
   /// ends for all as after the last step: with a validation, if the epoch is not over, and a checkpoint.

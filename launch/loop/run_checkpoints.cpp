@@ -339,7 +339,7 @@ bool RunCheckpoints::await(bool copied, std::chrono::seconds at_most) {
         failure_.reset();
         if (!saved.warning.empty() && speaks) print_error_line("warning: " + saved.warning);
         const auto& on_save = parts_.callbacks.on_save;
-        if (on_save && speaks && !saved.path.empty()) on_save(saved.path);
+        if (on_save && rank_.is_main() && !saved.path.empty()) on_save(saved.path);
       },
       [&](CheckpointFailed& failed) {
         under_way_ = false;

@@ -8,19 +8,6 @@
 #include "tensor_io/kernels/pack.hpp"
 
 namespace troupe {
-namespace {
-
-/// (tensors, 2) f64, where they are: what scale_and_check says of each.
-at::Tensor checks_of(const std::vector<at::Tensor>& tensors) {
-  if (tensors.empty()) return {};
-  at::NoGradGuard no_grad;
-  const auto rows = static_cast<std::int64_t>(tensors.size());
-  auto checks = at::zeros({rows, 2}, tensors[0].options().dtype(at::kDouble));
-  for (std::int64_t i = 0; i < rows; ++i) scale_and_check(tensors[static_cast<std::size_t>(i)], 1, checks.select(0, i));
-  return checks;
-}
-
-}  // namespace
 
 at::Tensor slot_view(const at::Tensor& flat, const BucketSlot& slot, const at::Tensor& parameter) {
   const auto slice = flat.narrow(0, slot.offset, slot.numel);
@@ -225,7 +212,9 @@ std::vector<at::Tensor> GradientBuckets::gradients_of_f64() const {
 }
 
 at::Tensor GradientBuckets::device_checks_of_f64() const {
-  return on_device_ ? checks_of(gradients_of_f64()) : at::Tensor();
+  if (!on_device_) return {};
+  const auto gradients = gradients_of_f64();
+  return gradients.empty() ? at::Tensor() : check_each(gradients, gradients[0].device());
 }
 
 at::Tensor GradientBuckets::device_checks() const {
@@ -233,7 +222,7 @@ at::Tensor GradientBuckets::device_checks() const {
   auto all = gradients_of_f64();
   std::copy_if(flats_.begin(), flats_.end(), std::back_inserter(all),
                [](const at::Tensor& flat) { return flat.scalar_type() != at::kDouble; });
-  return checks_of(all);
+  return all.empty() ? at::Tensor() : check_each(all, all[0].device());
 }
 
 std::int32_t GradientBuckets::find_not_finite() const {

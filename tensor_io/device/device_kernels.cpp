@@ -1,5 +1,7 @@
 #include "tensor_io/device/device_kernels.hpp"
 
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
@@ -94,6 +96,15 @@ void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& res
     result.data_ptr<double>()[0] = squares;
     result.data_ptr<double>()[1] = not_finite;
   });
+}
+
+at::Tensor check_each(const std::vector<at::Tensor>& tensors, c10::Device device) {
+  const c10::AutoGradMode no_grad(false);
+  const auto rows = static_cast<std::int64_t>(tensors.size());
+  auto checks = at::zeros({rows, 2}, at::TensorOptions().device(device).dtype(at::kDouble));
+  for (std::int64_t i = 0; i < rows; ++i)
+    scale_and_check(tensors[static_cast<std::size_t>(i)].view(-1), 1, checks.select(0, i));
+  return checks;
 }
 
 void hash_bytes(const at::Tensor& tensor, const at::Tensor& result) {

@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <span>
+#include <vector>
 
 namespace troupe {
 
@@ -17,6 +18,8 @@ void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::sp
 /// that are not finite. Does not wait for the device: read `result` after a wait. The same bits each time on one
 /// device; on the CPU added in another order.
 void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& result);
+/// (tensors, 2) f64 on `device`, where contiguous `tensors` are: what scale_and_check, without a scale, says of each.
+at::Tensor check_each(const std::vector<at::Tensor>& tensors, c10::Device device);
 
 /// A hash of the bytes of `tensor` (contiguous, any dtype) into `result` () i64 on the same device: the sum, modulo
 /// 2^64, of SplitMix64's finalizer (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014) of each

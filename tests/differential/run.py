@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build/release/tests/differential/differential"
 BESIDE_PYTORCH = ROOT / "tests/differential/beside_pytorch.py"
 PYTHON = os.environ.get("TROUPE_PYTHON") or str(ROOT / ".venv-bench/bin/python3")  # one that has PyTorch
-# A sum has another last bit with each. What is only equal by luck, is so with one of them.
+# With each, sums have other last bits: what is equal by luck with one is not with another.
 INSTRUCTIONS = {"own": {}, "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
                 "sse4.2": {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"},
                 "mixed": {"MKL_ENABLE_INSTRUCTIONS": "AVX"}}

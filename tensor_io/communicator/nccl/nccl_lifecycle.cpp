@@ -162,7 +162,7 @@ void NcclLife::manage(const std::string& what, const Calls& calls, const std::sh
   try {
     call(what, options_.timeout, calls);
   } catch (...) {
-    keep(used);
+    if (used) keep(used);
     throw;
   }
 }

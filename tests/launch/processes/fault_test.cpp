@@ -463,6 +463,9 @@ struct HostsJob {
             checkpoints};
   }
   std::string run() const { return folder / "run"; }
+  auto drain(const std::string& host) const {
+    return testing::RunningProcess({TROUPE_PROGRAM, "drain", host, run()}).finish();
+  }
   void tell_agent(const std::string& host, int signal) {
     const auto agent = testing::process_of("troupe", R"("host":")" + host + '"', launch->pid());
     REQUIRE(agent > 0);
@@ -554,15 +557,11 @@ TEST_CASE("[L04] fault 44: what a job becomes that a host leaves has the bits of
 
 TEST_CASE("[L04] fault 44: troupe drain lets a host leave, and says why it can't") {
   HostsJob job(kHosts, {}, {});
-  const auto drain = [&](const std::string& host) {
-    testing::RunningProcess command({TROUPE_PROGRAM, "drain", host, job.run()});
-    return command.finish();
-  };
   REQUIRE(job.launch->wait_for("step 5/"));
-  const auto unknown = drain("d");
+  const auto unknown = job.drain("d");
   CHECK(unknown.code == 2);
   CHECK_THAT(unknown.output, Catch::Contains("the job has no such host: it has a, b, c"));
-  const auto left = drain("c");
+  const auto left = job.drain("c");
   CHECK(left.code == 0);
   CHECK_THAT(left.output, Catch::Contains("the ranks of c leave after their step"));
   REQUIRE(job.launch->wait_for("rank 3 on c leaves (troupe drain): shrinks from 4 to 3 ranks"));
@@ -570,20 +569,17 @@ TEST_CASE("[L04] fault 44: troupe drain lets a host leave, and says why it can't
   INFO(done.output);
   CHECK(done.code == 0);
   job.check_steps();
-  const auto over = drain("a");
+  const auto over = job.drain("a");
   CHECK(over.code == 69);
   CHECK_THAT(over.output, Catch::Contains("no job of yours on this host has this folder"));
 }
 
 TEST_CASE("[L04] fault 44: a job whose last host is drained says once why it ends, what is saved and how to go on") {
   HostsJob job("a slots=1 address=127.0.0.1\nb slots=1 address=127.0.0.2\n", {}, {});
-  const auto drain = [&](const std::string& host) {
-    return testing::RunningProcess({TROUPE_PROGRAM, "drain", host, job.run()}).finish().code;
-  };
   REQUIRE(job.launch->wait_for("step 5/"));
-  CHECK(drain("a") == 0);
+  CHECK(job.drain("a").code == 0);
   REQUIRE(job.launch->wait_for("shrinks from 2 to 1 rank"));
-  CHECK(drain("b") == 0);
+  CHECK(job.drain("b").code == 0);
   const auto done = job.launch->finish();
   INFO(done.output);
   CHECK(done.code == 75);
@@ -597,15 +593,12 @@ TEST_CASE("[L04] fault 44: a job whose last host is drained says once why it end
 
 TEST_CASE("[L04] [C02] fault 44: the last rank of a drained job says that its step could not be saved") {
   HostsJob job("a slots=1 address=127.0.0.1\nb slots=1 address=127.0.0.2\n", {}, {});
-  const auto drain = [&](const std::string& host) {
-    return testing::RunningProcess({TROUPE_PROGRAM, "drain", host, job.run()}).finish().code;
-  };
   REQUIRE(job.launch->wait_for("step 5/"));
-  CHECK(drain("a") == 0);
+  CHECK(job.drain("a").code == 0);
   REQUIRE(job.launch->wait_for("shrinks from 2 to 1 rank"));
   std::filesystem::rename(job.folder / "checkpoints", job.folder / "away");
   std::ofstream(job.folder / "checkpoints") << "no folder";
-  CHECK(drain("b") == 0);
+  CHECK(job.drain("b").code == 0);
   const auto done = job.launch->finish();
   INFO(done.output);
   CHECK(done.code == 75);

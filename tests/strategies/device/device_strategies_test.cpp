@@ -160,7 +160,7 @@ double largest(const std::map<std::int64_t, double>& a, const std::map<std::int6
 
 }  // namespace
 
-TEST_CASE("[L03] every strategy trains on a device to the CPU's losses and gradient norms") {
+TEST_CASE("[L03] [G01] every strategy trains on a device to the CPU's losses and gradient norms") {
   const auto& one = cases()[GENERATE(range(std::size_t{0}, cases().size()))];
   INFO(one.what);
   auto config = small_config(one.ranks, one.strategy);

@@ -34,6 +34,18 @@ struct Watched {
                        false}};
 };
 
+/// NCCL's abort goes on until the test lets it.
+struct HeldAbort {
+  std::promise<void> begun, goes_on;
+  explicit HeldAbort(ScriptedNccl& api) {
+    api.on_call = [this, going = goes_on.get_future().share()](const std::string& call) {
+      if (call != "abort") return;
+      begun.set_value();
+      going.wait();
+    };
+  }
+};
+
 CommunicatorOptions fake_options(const std::shared_ptr<NcclApi>& api) {
   CommunicatorOptions options;
   options.name = "communicator";
@@ -206,21 +218,16 @@ TEST_CASE("[L03] tensors of another device than the communicator's are refused b
 TEST_CASE("[L03] nccl: the memory of a launch that failed lives until the abort is over", "[nccl]") {
   FakeDevice::reset();
   const auto api = std::make_shared<ScriptedNccl>();
-  std::promise<void> begun, goes_on;
-  api->on_call = [&, going = goes_on.get_future().share()](const std::string& call) {
-    if (call != "abort") return;
-    begun.set_value();
-    going.wait();
-  };
+  HeldAbort abort(*api);
   NcclCommunicator communicator(fake_options(api), nullptr);
   auto tensor = FakeDevice::tensor(4, at::kFloat);
   const auto alive = tensor.storage().getWeakStorageImpl();
   api->answer("async_error", {NcclResult::in_progress, NcclResult::remote_error});
   CHECK_THROWS_AS(communicator.all_reduce(tensor), Error);
   tensor = at::Tensor();
-  begun.get_future().wait();
+  abort.begun.get_future().wait();
   CHECK_FALSE(alive.expired());
-  goes_on.set_value();
+  abort.goes_on.set_value();
   for (int i = 0; i < 1000 && !alive.expired(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   CHECK(alive.expired());
 }
@@ -228,12 +235,7 @@ TEST_CASE("[L03] nccl: the memory of a launch that failed lives until the abort 
 TEST_CASE("[L03] nccl: what a call that failed may still use is not given back before the abort is over", "[nccl]") {
   FakeDevice::reset();
   const auto api = std::make_shared<ScriptedNccl>();
-  std::promise<void> begun, goes_on;
-  api->on_call = [&, going = goes_on.get_future().share()](const std::string& call) {
-    if (call != "abort") return;
-    begun.set_value();
-    going.wait();
-  };
+  HeldAbort abort(*api);
   const auto freed = [&] {
     const auto calls = api->calls();
     return std::count(calls.begin(), calls.end(), "free_memory");
@@ -243,9 +245,9 @@ TEST_CASE("[L03] nccl: what a call that failed may still use is not given back b
     api->answer("add_window", {NcclResult::in_progress});
     api->answer("async_error", {NcclResult::in_progress, NcclResult::remote_error});
     CHECK_THROWS_AS(communicator.allocate(4, at::kFloat), Error);
-    begun.get_future().wait();
+    abort.begun.get_future().wait();
     CHECK((freed() == 0));
-    goes_on.set_value();
+    abort.goes_on.set_value();
   }
   for (int i = 0; i < 1000 && freed() == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   CHECK((freed() == 1));
