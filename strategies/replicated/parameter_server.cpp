@@ -106,7 +106,6 @@ void ParameterServer::set_rollback_point() {
 void ParameterServer::begin_forward(std::int64_t step) { open_round(step); }
 
 void ParameterServer::begin_step(std::int64_t step) {
-  if (added_up_) return;  // another share of the step
   ReplicatedStrategy::begin_step(step);
   open_round(step);
 }
@@ -157,7 +156,6 @@ bool ParameterServer::end_share(const std::function<void()>& update) {
     if (more) buckets().begin_step();
     return more;
   }
-  added_up_ = more;
   if (more) return true;
   for (const auto& flat : gradients()) {
     context().program_communicator->all_reduce(flat, ReduceOp::sum, "gradients");
@@ -236,7 +234,7 @@ void ParameterServer::close_round(bool go_back) {
     for (std::size_t p = 0; p < start_.size(); ++p) parameters()[p].second.detach().copy_(start_[p]);
     optimizer_->load_state(start_optimizer_);
   }
-  start_kept_ = round_open_ = added_up_ = false;
+  start_kept_ = round_open_ = false;
   taken_ = 0;
   not_finite_ = -1;
 }

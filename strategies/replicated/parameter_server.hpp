@@ -91,7 +91,6 @@ class ParameterServer final : public ReplicatedStrategy, public DemandShares, pu
   std::shared_ptr<Communicator> communicator_;  // of the others, to the server
   Optimizer* optimizer_ = nullptr;              // the program's
   bool round_open_ = false;
-  bool added_up_ = false;          // gradients() has those of this rank's earlier shares of the step
   std::int64_t share_ = 0;         // of the round, that this rank has; the first of them is its rank
   std::int64_t taken_ = 0;         // updates of the round, all but the last one applied
   std::int32_t not_finite_ = -1;   // the first parameter in the round whose gradient was not
