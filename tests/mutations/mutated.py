@@ -1,6 +1,7 @@
 """A break of one file, and the test programs that are to see it: what run.py and random_mutants.py have in common."""
 import fcntl
 import html
+import itertools
 import os
 import pathlib
 import re
@@ -83,6 +84,7 @@ def limits():
 
 
 running = set()  # leaders of groups
+runs = itertools.count()
 stopping = threading.Event()
 
 
@@ -90,8 +92,10 @@ def run_bounded(command, seconds, output, **environment):
     """The exit code, None if it was not over in time. What it started ends with it."""
     if stopping.is_set():
         return None
+    mark = f"MUTATION_RUN={os.getpid()}-{next(runs)}"
+    name, value = mark.split("=")
     child = subprocess.Popen(command, cwd=BUILD, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True,
-                             preexec_fn=limits, env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+                             preexec_fn=limits, env={**os.environ, "OMP_NUM_THREADS": "1", **environment, name: value})
     running.add(child.pid)
     try:
         return child.wait(seconds)
@@ -100,6 +104,7 @@ def run_bounded(command, seconds, output, **environment):
     finally:
         end_group(child.pid)
         child.wait()
+        end_marked(mark)
         running.discard(child.pid)
 
 
@@ -108,6 +113,16 @@ def end_group(leader):
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
         pass
+
+
+def end_marked(mark):
+    """The processes with this variable: a job that a broken test has detached has a new session."""
+    for environment in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in environment.read_bytes().split(b"\0"):
+                os.kill(int(environment.parent.name), signal.SIGKILL)
+        except OSError:  # it has ended, or is another user's
+            pass
 
 
 def end_running():
