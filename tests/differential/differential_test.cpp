@@ -439,8 +439,8 @@ TEST_CASE("[L03] a norm on a device knows nothing of the gaps between gradients,
       {R"({"device": "fake", "odd": "scalar", "clip_norm": 0.3})",
        R"({"ranks": 2, "device": "fake", "odd": "scalar", "clip_norm": 0.3, "accumulate": 2})",
        R"({"device": "fake", "model": "conv", "dtype": "float32", "norm": "batch", "frozen": "always", "rule": "other",
-             "groups": "rates", "listed": "once", "clip_norm": 0.3, "schedule": "step", "loss": "masked", "bad_sample": -1,
-             "event": "net", "resume_ranks": 0})",
+             "groups": "rates", "listed": "once", "clip_norm": 0.3, "schedule": "step", "loss": "masked",
+             "bad_sample": -1, "event": "net", "resume_ranks": 0})",
        R"({"ranks": 3, "strategy": "fsdp", "model": "conv", "cells": 3, "event": "resume", "device": "fake",
              "odd": "strided", "dropout": 0.25, "optimizer": "torch.AdamW", "clip_norm": 0.3, "bucket_mb": 0.001})"});
 }

@@ -92,10 +92,9 @@ def run_bounded(command, seconds, output, **environment):
     """The exit code, None if it was not over in time. What it started ends with it."""
     if stopping.is_set():
         return None
-    mark = f"MUTATION_RUN={os.getpid()}-{next(runs)}"
-    name, value = mark.split("=")
+    run = f"{os.getpid()}-{next(runs)}"
     child = subprocess.Popen(command, cwd=BUILD, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True,
-                             preexec_fn=limits, env={**os.environ, "OMP_NUM_THREADS": "1", **environment, name: value})
+                             preexec_fn=limits, env={**os.environ, "OMP_NUM_THREADS": "1", **environment, "MUTATION_RUN": run})
     running.add(child.pid)
     try:
         return child.wait(seconds)
@@ -104,7 +103,7 @@ def run_bounded(command, seconds, output, **environment):
     finally:
         end_group(child.pid)
         child.wait()
-        end_marked(mark)
+        end_marked(run)
         running.discard(child.pid)
 
 
@@ -115,14 +114,20 @@ def end_group(leader):
         pass
 
 
-def end_marked(mark):
-    """The processes with this variable: a job that a broken test has detached has a new session."""
-    for environment in pathlib.Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark.encode() in environment.read_bytes().split(b"\0"):
-                os.kill(int(environment.parent.name), signal.SIGKILL)
-        except OSError:  # it has ended, or is another user's
-            pass
+def end_marked(run):
+    """The processes of this MUTATION_RUN that are left: a job that a broken test has detached has a new session."""
+    mark = f"MUTATION_RUN={run}".encode()
+    for _ in range(5):  # one that is found may have started another meanwhile
+        found = False
+        for environment in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark in environment.read_bytes().split(b"\0"):
+                    found = True
+                    os.kill(int(environment.parent.name), signal.SIGKILL)
+            except OSError:  # it has ended, or is another user's
+                pass
+        if not found:
+            return
 
 
 def end_running():
