@@ -4,51 +4,6 @@
 
 namespace troupe {
 
-void StepWindow::add(const StepReport& report) {
-  if (steps == 0) first_step = report.step;
-  ++steps;
-  if (!report.committed) ++skipped;
-  if (report.committed) {
-    loss_sum += report.loss * report.samples;
-    samples += report.samples;
-    correct += report.correct;
-    if (report.samples > 0) max_loss = std::max(max_loss, report.max_loss);
-    logged.add(report.logged);
-  }
-  step_ms += report.step_ms;
-  exposed_ms += report.exposed_ms;
-  reduce_ms += report.reduce_ms;
-  data_ms += report.data_ms;
-  inside_ms += report.inside_ms;
-  optimizer_ms += report.optimizer_ms;
-  hidden_ms += std::max(0.0, report.reduce_ms - report.exposed_ms);
-  batch_queue_ms += report.batch_queue_ms;
-  bucket_queue_ms += report.bucket_queue_ms;
-  buckets.bytes += report.bucket_bytes;
-  if (own.size() != report.own.size() && !report.own.empty()) {
-    own.assign(report.own.size(), {});
-    own_steps = 0;
-  }
-  for (std::size_t r = 0; r < report.own.size(); ++r) {
-    own[r].data_ms += report.own[r].data_ms;
-    own[r].forward_ms += report.own[r].forward_ms;
-    own[r].backward_ms += report.own[r].backward_ms;
-  }
-  own_steps += report.own.empty() ? 0 : 1;
-  last_lr = report.lr;
-  last_norm = report.gradient_norm;
-  last_loss_scale = report.loss_scale;
-  buckets.number += report.buckets;
-  stragglers = report.stragglers;
-}
-
-std::vector<SectionTimes> StepWindow::means_by_rank() const {
-  auto means = own;
-  const auto n = static_cast<float>(std::max<std::int64_t>(1, own_steps));
-  for (auto& mean : means) mean = {mean.data_ms / n, mean.forward_ms / n, mean.backward_ms / n};
-  return means;
-}
-
 namespace {
 
 // How ranks compare, and how busy the mean one is.
@@ -60,9 +15,8 @@ void add_balance(MetricRecord& record, const StepWindow& w) {
     longest = std::max(longest, static_cast<double>(rank.total_ms()));
   }
   const auto n = static_cast<double>(std::max<std::size_t>(1, record.ranks.size()));
-  const double step = w.mean_step_ms(), others = w.steps > 0 ? (w.optimizer_ms + w.validation_ms + w.checkpoint_ms) /
-                                                                   static_cast<double>(w.steps)
-                                                             : 0;
+  const auto& times = w.times;
+  const double step = w.mean_step_ms(), others = w.mean(times.optimizer_ms + times.validation_ms + times.checkpoint_ms);
   const bool known = !record.ranks.empty() && step > 0;
   record.add("time_metrics/idle(%)", known ? 100 * std::clamp(1 - (busy / n + others) / step, 0.0, 1.0)
                                            : std::numeric_limits<double>::quiet_NaN());
@@ -74,13 +28,14 @@ void add_balance(MetricRecord& record, const StepWindow& w) {
 
 MetricRecord record_of(const MetricsReport& report) {
   const auto& w = report.window;
+  const auto& times = w.times;
   MetricRecord record;
   record.step = report.step;
   record.steps_from = w.steps > 0 ? w.first_step : report.step;
   record.epoch = report.epoch;
   record.wall_time = report.wall_time;
   record.stragglers = w.stragglers;
-  record.ranks = w.means_by_rank();
+  record.ranks = w.sections.means();
   record.add("loss_metrics/global_avg_loss", w.loss());
   record.add("loss_metrics/global_max_loss", w.samples > 0 ? w.max_loss : std::numeric_limits<double>::quiet_NaN());
   record.add("grad_norm", w.last_norm);
@@ -93,24 +48,24 @@ MetricRecord record_of(const MetricsReport& report) {
   record.add("time_metrics/end_to_end(s)", w.mean_step_ms() / 1000);
   record.add("time_metrics/data_loading(%)", 100 * w.data_share());
   record.add("time_metrics/exposed_communication(%)", 100 * w.exposed_share());
-  record.add("time_metrics/reduce(ms)", w.steps > 0 ? w.reduce_ms / static_cast<double>(w.steps) : 0);
+  record.add("time_metrics/reduce(ms)", w.mean(times.reduce_ms));
   const auto mine = record.ranks.empty() ? SectionTimes{} : record.ranks.front();
   const auto own_share = [&](float ms) {
     return w.mean_step_ms() > 0 ? 100 * static_cast<double>(ms) / w.mean_step_ms() : 0;
   };
   record.add("time_metrics/forward(%)", own_share(mine.forward_ms));
   record.add("time_metrics/backward(%)", own_share(mine.backward_ms));
-  record.add("time_metrics/collectives(%)", 100 * w.share(w.inside_ms));
-  record.add("time_metrics/optimizer(%)", 100 * w.share(w.optimizer_ms));
-  record.add("time_metrics/validation(%)", 100 * w.share(w.validation_ms));
-  record.add("time_metrics/checkpoint(%)", 100 * w.share(w.checkpoint_ms));
-  record.add("time_metrics/overlap(%)", 100 * w.overlap());
+  record.add("time_metrics/collectives(%)", 100 * times.share(times.inside_ms));
+  record.add("time_metrics/optimizer(%)", 100 * times.share(times.optimizer_ms));
+  record.add("time_metrics/validation(%)", 100 * times.share(times.validation_ms));
+  record.add("time_metrics/checkpoint(%)", 100 * times.share(times.checkpoint_ms));
+  record.add("time_metrics/overlap(%)", 100 * times.overlap());
   add_balance(record, w);
   const auto buckets = static_cast<double>(w.buckets.number);
-  record.add("buckets", w.steps > 0 ? buckets / static_cast<double>(w.steps) : 0);
+  record.add("buckets", w.mean(buckets));
   record.add("bucket_size(MiB)", buckets > 0 ? static_cast<double>(w.buckets.bytes) / buckets / (1 << 20) : 0);
-  record.add("queue/loader(batches)", w.share(w.batch_queue_ms));  // Little's law: waiting times over the time
-  record.add("queue/reducer(buckets)", w.share(w.bucket_queue_ms));
+  record.add("queue/loader(batches)", times.share(times.batch_queue_ms));  // Little's law: waiting times over the time
+  record.add("queue/reducer(buckets)", times.share(times.bucket_queue_ms));
   record.add("world_size", report.world_size);
   record.add("lr", w.last_lr);
   record.add("accuracy", w.accuracy());

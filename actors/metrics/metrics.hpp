@@ -4,49 +4,17 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "actors/compute/compute.hpp"
 #include "actors/metrics/metric_sink.hpp"
+#include "actors/metrics/step_window.hpp"
 #include "actors/metrics/validation_report.hpp"
 #include "tensor_io/base/trace.hpp"
 
 namespace troupe {
-
-/// The results of a few steps: sums while it is filled, means when it is read. Pure.
-struct StepWindow {
-  std::int64_t steps = 0, skipped = 0, first_step = 0;
-  double loss_sum = 0, samples = 0, correct = 0;
-  double max_loss = -std::numeric_limits<double>::infinity();
-  double step_ms = 0, exposed_ms = 0, reduce_ms = 0, data_ms = 0;  ///< sums over the steps
-  double inside_ms = 0, optimizer_ms = 0, hidden_ms = 0, validation_ms = 0, checkpoint_ms = 0, batch_queue_ms = 0,
-         bucket_queue_ms = 0;
-  std::vector<SectionTimes> own;  ///< by rank, sums over ...
-  std::int64_t own_steps = 0;     ///< ... this many steps; they begin anew if the world size changes
-  double last_lr = 0, last_norm = 0, last_loss_scale = 1;
-  struct {
-    std::int64_t number = 0, bytes = 0;
-  } buckets;
-  std::vector<Straggler> stragglers;  ///< at the last step
-  LoggedValues logged;                ///< of committed steps
-
-  void add(const StepReport& report);
-  /// Means over the samples of committed steps; NaN (null in JSON) if all steps were skipped.
-  double loss() const { return samples > 0 ? loss_sum / samples : std::numeric_limits<double>::quiet_NaN(); }
-  double accuracy() const { return samples > 0 ? correct / samples : std::numeric_limits<double>::quiet_NaN(); }
-  double mean_step_ms() const { return steps > 0 ? step_ms / static_cast<double>(steps) : 0; }
-  double steps_per_second() const { return step_ms > 0 ? 1000 * static_cast<double>(steps) / step_ms : 0; }
-  double samples_per_second() const { return step_ms > 0 ? 1000 * samples / step_ms : 0; }
-  double exposed_share() const { return step_ms > 0 ? exposed_ms / step_ms : 0; }
-  double data_share() const { return share(data_ms); }
-  double share(double ms) const { return step_ms > 0 ? ms / step_ms : 0; }
-  double overlap() const { return reduce_ms > 0 ? hidden_ms / reduce_ms : 1; }
-  std::vector<SectionTimes> means_by_rank() const;
-};
 
 /// A loop's report after an interval of steps.
 struct MetricsReport {

@@ -111,8 +111,8 @@ void LoopRecords::add(const StepReport& report, const Place& place) {
   log_->note_membership(place.epoch);
   if (report.repeat) return line("step " + std::to_string(report.step) + " is run again: " + report.reason);
   state_.window.add(report);
-  state_.window.validation_ms += std::exchange(state_.validation_ms, 0);
-  state_.window.checkpoint_ms += std::exchange(state_.checkpoint_ms, 0);
+  state_.window.times.validation_ms += std::exchange(state_.validation_ms, 0);
+  state_.window.times.checkpoint_ms += std::exchange(state_.checkpoint_ms, 0);
   state_.bar_window.add(report);
   log_->note_if_skipped(report, place.epoch);
   send_metrics(place);

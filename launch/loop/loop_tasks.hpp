@@ -11,6 +11,7 @@
 
 namespace troupe {
 
+class Compute;
 struct RankParts;
 
 /// A program's tasks between two steps and at its loop's end: the program's own work, validation, checkpoints, and

@@ -8,10 +8,12 @@
 #include <optional>
 #include <string>
 
-#include "actors/metrics/metrics.hpp"
+#include "actors/metrics/validation_report.hpp"
 #include "launch/loop/rank.hpp"
 
 namespace troupe {
+
+class Compute;
 
 /// A run's best validation so far: that of the highest accuracy; among equals, and if the program counts no correct
 /// samples, of the lowest loss. Compute::notes, which newcomers get with the model, have two of them: the best one

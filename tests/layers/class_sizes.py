@@ -16,7 +16,6 @@ LARGER = {
     "MeshParallel": (27, 574),
     "RankModel": (34, 507),
     "ShardedStrategy": (27, 648),
-    "StepWindow": (27, 400),
     "UnitGathers": (28, 400),
 }
 # What every strategy has to know; what only some can do is a capability, in a header beside it.
