@@ -105,9 +105,7 @@ Mesh ShardedMesh::one_copy() const {
 
 void ShardedMesh::restore() {
   shards_->forget_restored_moments();
-  restored_.reset();
   snapshots_.restore(*context_.program_communicator, [this](const ShardCopy& copy) {
-    restored_ = {copy.held.step, copy.note};
     const auto place = one_copy().place_of(copy.held.shard);
     if (place.tp == place_.tp && place.pp == place_.pp) shards_->place_copy(place.fsdp, copy);
   });

@@ -54,7 +54,7 @@ class ShardedMesh final : public MeshParallel, public Snapshots {
   void publish_state() override { shards_->publish_state(); }
   void take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
                      const std::string& note) override;
-  std::optional<Restored> take_restored() override { return std::exchange(restored_, std::nullopt); }
+  std::optional<Restored> take_restored() override { return snapshots_.take_restored(); }
   std::string describe() const override;
 
   ShardedStrategy& shards() noexcept { return *shards_; }
@@ -82,7 +82,6 @@ class ShardedMesh final : public MeshParallel, public Snapshots {
   std::vector<std::int32_t> outer_;                    // by ShardedStrategy's parameter
   std::shared_ptr<Communicator> part_, part_buckets_;  // of the ranks that hold the same part of the model
   ShardSnapshots snapshots_;
-  std::optional<Restored> restored_;
 };
 
 }  // namespace troupe

@@ -1,6 +1,7 @@
 // Shards of the parts of a model on a mesh as checkpoints have them: each parameter once, whole, under its full name.
 #include "strategies/mesh/partitioned_state.hpp"
 #include "strategies/mesh/sharded_mesh.hpp"
+#include "strategies/sharded/sharded_state.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
 
 namespace troupe {

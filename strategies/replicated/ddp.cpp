@@ -96,7 +96,7 @@ void Ddp::send_plan() {
 
 void Ddp::rejoin(StrategyContext next) {
   const auto order = bucket_order();
-  rebuild_pending_ = false;
+  order_.decide(false);
   next_order_.clear();
   if (rolled_back_) hook_->roll_back(step());  // not before: only now the reducer has left the old communicator
   rolled_back_ = false;
@@ -116,7 +116,6 @@ void Ddp::install(const std::vector<std::int32_t>& order) {
   buckets().rebuild(order);
   set_early(
       nullptr);  // laid out as the buckets were; parameters stay where this step's forward may have kept views of them
-  measured_ = true;
   next_order_.clear();
   send_plan();
 }
@@ -139,12 +138,10 @@ void Ddp::combine_gradients(GradientSummary& summary) {
     summary.device_checks = of_f64.defined() ? at::cat({checks_, of_f64}) : checks_;
     summary.message_us += static_cast<double>(send_ns_) / 1e3;
   }
-  if (context().rank != 0 || (context().options.static_graph && measured_)) return;
+  if (context().rank != 0 || (context().options.static_graph && order_.measured())) return;
   auto arrival = buckets().arrival_order();
   const bool differs = !std::equal(arrival.begin(), arrival.end(), plan.order.begin());
-  // Once measured, only an order that repeats is worth new buckets; a model that alternates would rebuild for ever.
-  summary.order_changed = differs && !arrival.empty() && (!measured_ || arrival == last_arrival_);
-  last_arrival_ = std::move(arrival);
+  summary.order_changed = order_.arrived(std::move(arrival), differs);
 }
 
 bool Ddp::begin_update(double lr) {
@@ -161,14 +158,14 @@ void Ddp::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
   // Nobody has the reduced gradients then.
   ReplicatedStrategy::end_step(early ? std::vector<bool>(used.size(), false) : used, rebuild, commit);
   if (early) commit ? early_->commit(used) : early_->drop();
-  rebuild_pending_ = rebuild;
+  order_.decide(rebuild);
   if (!commit) return hook_->roll_back(step());
   step_open_ = false;
 }
 
 void Ddp::end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) {
   ReplicatedStrategy::end_step_on_device(used, rebuild, decision);
-  rebuild_pending_ = rebuild;
+  order_.decide(rebuild);
   step_open_ = false;
 }
 
@@ -192,16 +189,12 @@ std::vector<HeldMemory> Ddp::held_memory() const {
 }
 
 void Ddp::after_update() {
-  if (!rebuild_pending_) return;
-  rebuild_pending_ = false;
   // Laid out when the next step begins: until then the gradients stay where the program can read them.
-  next_order_ =
-      order_of_text(context().program_communicator->broadcast_bytes(order_text(last_arrival_), 0, "bucket order"));
-  measured_ = true;
+  if (auto order = order_.take_over(*context().program_communicator, "bucket order")) next_order_ = std::move(*order);
 }
 
 std::map<std::string, std::string> Ddp::state() {
-  return {{"ddp.bucket_order", order_text(bucket_order())}, {"ddp.measured", measured_ ? "1" : "0"}};
+  return {{"ddp.bucket_order", order_text(bucket_order())}, {"ddp.measured", order_.measured() ? "1" : "0"}};
 }
 
 void Ddp::load_state(const std::map<std::string, std::string>& state) {
@@ -209,7 +202,7 @@ void Ddp::load_state(const std::map<std::string, std::string>& state) {
   const auto measured = state.find("ddp.measured");
   if (order == state.end() || measured == state.end()) return;
   install(order_of_text(order->second));
-  measured_ = measured->second == "1";
+  order_.set_measured(measured->second == "1");
 }
 
 std::string Ddp::describe() const {

@@ -4,6 +4,7 @@
 
 #include "actors/strategy/early_updates.hpp"
 #include "strategies/replicated/early_update.hpp"
+#include "strategies/replicated/measured_order.hpp"
 #include "strategies/replicated/replicated_strategy.hpp"
 
 namespace troupe {
@@ -53,13 +54,11 @@ class Ddp final : public ReplicatedStrategy, public EarlyUpdates {
   std::shared_ptr<EarlyUpdate> early_;  // ... after the first step whose buckets stay, of a generation and of new ones
   std::shared_ptr<std::vector<BucketView>> views_;  // the reducer's, of the plan
   at::Tensor checks_;                               // (buckets, 2), on a device: the reducer's checks of them
-  std::vector<std::int32_t> last_arrival_;
+  MeasuredOrder order_;
   std::vector<std::int32_t> next_order_;  // of the buckets that the next step lays out; empty: they stay
   std::int64_t send_ns_ = 0;              // of this step, in the hooks
-  bool measured_ = false;                 // the plan follows a measured order
-  bool rebuild_pending_ = false;
-  bool step_open_ = false;    ///< it has begun, and is not committed
-  bool rolled_back_ = false;  ///< it was open when it was rolled back
+  bool step_open_ = false;                ///< it has begun, and is not committed
+  bool rolled_back_ = false;              ///< it was open when it was rolled back
 };
 
 /// Makes `ddp` known to make_strategy.

@@ -145,6 +145,7 @@ void ShardSnapshots::receive(int from, const HeldShard& shard, Communicator& com
 }
 
 RestorePlan ShardSnapshots::restore(Communicator& communicator, const std::function<void(const ShardCopy&)>& place) {
+  restored_.reset();
   std::vector<HeldShard> mine;
   for (const auto& copy : copies_) mine.push_back(copy.held);
   std::vector<std::vector<HeldShard>> held;
@@ -173,6 +174,7 @@ RestorePlan ShardSnapshots::restore(Communicator& communicator, const std::funct
           ErrorCode::bad_data, "the copy of a shard",
           "rank " + std::to_string(holder) + " has " + to_text({copy.held}) + ", but announced " + to_text({*wanted}));
     }
+    restored_ = {copy.held.step, copy.note};
     place(copy);
   }
   return *plan;

@@ -4,8 +4,10 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "actors/strategy/snapshots.hpp"
 #include "strategies/sharded/shard_copy.hpp"
 #include "tensor_io/communicator/communicator.hpp"
 
@@ -43,6 +45,8 @@ class ShardSnapshots {
   /// one after the other, is brought to all and handed to `place`. Throws Error(state_lost) if there is no whole
   /// set.
   RestorePlan restore(Communicator& communicator, const std::function<void(const ShardCopy&)>& place);
+  /// The snapshot of the last `restore`; empty the second time.
+  std::optional<Snapshots::Restored> take_restored() { return std::exchange(restored_, std::nullopt); }
 
  private:
   struct Kept {
@@ -62,6 +66,7 @@ class ShardSnapshots {
   std::array<Room, 2> rooms_;  // taken in turns, so that the set before stays
   std::size_t turn_ = 0;
   std::uint64_t generation_ = 0;  // of the rooms
+  std::optional<Snapshots::Restored> restored_;
 };
 
 }  // namespace troupe

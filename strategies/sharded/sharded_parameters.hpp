@@ -82,6 +82,7 @@ class ShardedParameters {
   const ShardPlan& plan() const noexcept { return plan_; }
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
   std::vector<Flat>& flats() noexcept { return flats_; }
+  const std::vector<Flat>& flats() const noexcept { return flats_; }
   const std::vector<Slice>& slices() const noexcept { return slices_; }
   /// Whether it is one of the model's parameters.
   bool has(const at::Tensor& tensor) const { return index_.contains(tensor.unsafeGetTensorImpl()); }

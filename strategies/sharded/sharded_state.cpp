@@ -1,8 +1,10 @@
-// Shards as rows of tensors and back: what checkpoints are made of.
+#include "strategies/sharded/sharded_state.hpp"
 
-#include "strategies/sharded/sharded_strategy.hpp"
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
 #include "tensor_io/checkpoint/state_matching.hpp"
-#include "tensor_io/checkpoint/state_parts.hpp"
 #include "tensor_io/files/bounded_json.hpp"
 #include "tensor_io/layout/flat_rows.hpp"
 
@@ -100,109 +102,139 @@ std::map<std::string, at::ScalarType> moment_types(Optimizer& optimizer, Communi
   return all;
 }
 
-std::vector<TensorPart> ShardedStrategy::state_parts(Optimizer& optimizer, int rank, int world_size) {
-  torch::NoGradGuard no_grad;
-  shard_optimizer(optimizer);
-  const auto& parameters = parameters_->parameters();
-  const auto& flats = parameters_->flats();
+namespace {
 
-  const auto local = optimizer.state();
-  const std::map<std::string, at::Tensor> by_name(local.begin(), local.end());
-  const auto types = moment_types(optimizer, *group_);
-  // A shared parameter is there under all of its names, as where nothing is sharded.
-  std::map<std::string, std::vector<std::string>> names;
-  for (const auto& item : model_->named_parameters()) {
-    if (parameters_->has(item.value())) names[parameters_->parameter_of(item.value()).name].push_back(item.key());
+/// The parts of one save, flat by flat. Collective over the parameters' group.
+class ShardWriter {
+ public:
+  ShardWriter(const torch::nn::Module& model, ShardedParameters& parameters, Optimizer& optimizer)
+      : parameters_(parameters), types_(moment_types(optimizer, parameters.group())) {
+    for (const auto& [name, value] : optimizer.state()) moments_.emplace(name, value);
+    // A shared parameter is there under all of its names, as where nothing is sharded.
+    for (const auto& item : model.named_parameters()) {
+      if (parameters.has(item.value())) names_[parameters.parameter_of(item.value()).name].push_back(item.key());
+    }
   }
 
-  std::vector<TensorPart> parts;
-  const int replicas = replicas_ ? replicas_->world_size() : 1, replica = replicas_ ? replicas_->rank() : 0;
-  for (std::size_t f = 0; f < flats.size(); ++f) {
-    if (static_cast<int>(f) % replicas != replica) continue;  // another group writes it
-    const auto& plan = *flats[f].plan;
-    std::vector<FlatState> states{{"model.", "", flats[f].master}};
-    std::map<std::string, at::ScalarType> kinds;  // exp_avg ...: what any of its parameters has
-    for (const auto& slot : plan.slots) {
-      for (const auto& [name, type] : entries_of(types, parameters[static_cast<std::size_t>(slot.parameter)].name))
+  const std::vector<std::string>& names_of(const std::string& parameter) { return names_[parameter]; }
+
+  void add_flat(std::size_t f, std::vector<TensorPart>& parts) {
+    const auto& plan = *parameters_.flats()[f].plan;
+    const auto states = states_of(f);
+    const Fringes fringes(plan, parameters_.parameters(), states, parameters_.group());
+    for (const auto& slice : parameters_.slices()) {
+      if (static_cast<std::size_t>(slice.place.flat) == f) add_slice(slice, plan, states, fringes, parts);
+    }
+  }
+
+ private:
+  const ShardedParameters::Parameter& parameter_at(const ShardSlice& place) const {
+    return parameters_.parameters()[static_cast<std::size_t>(place.parameter)];
+  }
+  // (numel of this rank's slice,); undefined if the optimizer has none.
+  at::Tensor moment(const std::string& name) const {
+    const auto found = moments_.find(name);
+    return found == moments_.end() ? at::Tensor() : found->second.view(-1);
+  }
+
+  // The masters, and each moment that any of the flat's parameters has. A shard of a moment is not one tensor: only its
+  // leading elements are needed as one.
+  std::vector<FlatState> states_of(std::size_t f) const {
+    const auto& flat = parameters_.flats()[f];
+    const auto& all = parameters_.parameters();
+    std::map<std::string, at::ScalarType> kinds;  // exp_avg ...
+    for (const auto& slot : flat.plan->slots) {
+      for (const auto& [name, type] : entries_of(types_, all[static_cast<std::size_t>(slot.parameter)].name))
         kinds.emplace(parameter_and_slot(name).second, type);
     }
+    std::vector<FlatState> states{{"model.", "", flat.master}};
     for (const auto& [slot, type] : kinds)
-      states.push_back({"optimizer.", "." + slot, at::zeros({plan.shard_numel}, at::TensorOptions().dtype(type))});
-    // A shard of a moment is not one tensor: only its leading elements are needed as one.
-    const auto lead = leading(plan, parameters, group_->rank());
-    for (const auto& slice : parameters_->slices()) {
-      if (static_cast<std::size_t>(slice.place.flat) != f || slice.place.offset >= lead) continue;
+      states.push_back(
+          {"optimizer.", "." + slot, at::zeros({flat.plan->shard_numel}, at::TensorOptions().dtype(type))});
+    const auto lead = leading(*flat.plan, all, parameters_.group().rank());
+    for (const auto& slice : parameters_.slices()) {
+      const auto& place = slice.place;
+      if (static_cast<std::size_t>(place.flat) != f || place.offset >= lead) continue;
       for (std::size_t i = 1; i < states.size(); ++i) {
-        const auto found =
-            by_name.find(parameters[static_cast<std::size_t>(slice.place.parameter)].name + states[i].suffix);
-        if (found != by_name.end())
-          states[i].shard.narrow(0, slice.place.offset, slice.place.numel).copy_(found->second.view(-1));
+        const auto own = moment(parameter_at(place).name + states[i].suffix);
+        if (own.defined()) states[i].shard.narrow(0, place.offset, place.numel).copy_(own);
       }
     }
-    const Fringes fringes(plan, parameters, states, *group_);
-    for (const auto& slice : parameters_->slices()) {
-      if (static_cast<std::size_t>(slice.place.flat) != f) continue;
-      const auto& parameter = parameters[static_cast<std::size_t>(slice.place.parameter)];
-      const auto rows = rows_of(parameter);
-      const auto first = rows.row_from(slice.place.begin), behind = slice.place.begin + slice.place.numel;
-      const auto skipped = first * rows.row_numel() - slice.place.begin;
-      if (skipped >= slice.place.numel) continue;  // no row begins here
-      const auto end = rows.row_from(behind) * rows.row_numel();
-      const auto slot = std::find_if(plan.slots.begin(), plan.slots.end(),
-                                     [&](const auto& s) { return s.parameter == slice.place.parameter; });
-      for (std::size_t i = 0; i < states.size(); ++i) {
-        at::Tensor own = slice.leaf.detach();
-        if (i > 0) {
-          const auto found = by_name.find(parameter.name + states[i].suffix);
-          if (found == by_name.end()) continue;
-          own = found->second.view(-1);
-        }
-        std::vector<at::Tensor> pieces{own.narrow(0, skipped, slice.place.numel - skipped)};
-        if (end > behind) pieces[0] = pieces[0].cpu();  // where the rest of the row is
-        if (end > behind) fringes.append(i, own.scalar_type(), slot->offset + behind, slot->offset + end, pieces);
-        if (i > 0) {
-          parts.push_back(rows.part(states[i].prefix + parameter.name + states[i].suffix, first, std::move(pieces)));
-        } else {
-          for (const auto& name : names[parameter.name]) parts.push_back(rows.part("model." + name, first, pieces));
-        }
+    return states;
+  }
+
+  void add_slice(const ShardedParameters::Slice& slice, const FlatParameter& plan, const std::vector<FlatState>& states,
+                 const Fringes& fringes, std::vector<TensorPart>& parts) {
+    const auto& parameter = parameter_at(slice.place);
+    const auto rows = rows_of(parameter);
+    const auto first = rows.row_from(slice.place.begin), behind = slice.place.begin + slice.place.numel;
+    const auto skipped = first * rows.row_numel() - slice.place.begin;
+    if (skipped >= slice.place.numel) return;  // no row begins here
+    const auto end = rows.row_from(behind) * rows.row_numel();
+    const auto slot = std::find_if(plan.slots.begin(), plan.slots.end(),
+                                   [&](const auto& s) { return s.parameter == slice.place.parameter; });
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      const auto own = i == 0 ? slice.leaf.detach() : moment(parameter.name + states[i].suffix);
+      if (!own.defined()) continue;
+      std::vector<at::Tensor> pieces{own.narrow(0, skipped, slice.place.numel - skipped)};
+      if (end > behind) {  // the rest of the row lies in the host's memory
+        pieces[0] = pieces[0].cpu();
+        fringes.append(i, own.scalar_type(), slot->offset + behind, slot->offset + end, pieces);
       }
-      if (slice.place.begin > 0) continue;
-      for (const auto& [name, value] : entries_of(by_name, parameter.name)) {
-        if (value.dim() == 0) parts.push_back(whole_part("optimizer." + name, value));
+      if (i > 0) {
+        parts.push_back(rows.part(states[i].prefix + parameter.name + states[i].suffix, first, std::move(pieces)));
+      } else {
+        for (const auto& name : names_of(parameter.name)) parts.push_back(rows.part("model." + name, first, pieces));
       }
+    }
+    if (slice.place.begin > 0) return;
+    for (const auto& [name, value] : entries_of(moments_, parameter.name)) {
+      if (value.dim() == 0) parts.push_back(whole_part("optimizer." + name, value));
     }
   }
-  // Of a parameter without elements nobody has a slice.
-  NamedTensors shared;
-  for (const auto& parameter : parameters) {
-    for (const auto& name : names[parameter.name]) {
-      if (parameter.tensor.numel() == 0)
-        shared.emplace_back("model." + name, at::empty(parameter.sizes, at::TensorOptions().dtype(parameter.dtype)));
-    }
+
+  ShardedParameters& parameters_;
+  std::map<std::string, at::Tensor> moments_;              // this rank's, by name
+  std::map<std::string, at::ScalarType> types_;            // all ranks'
+  std::map<std::string, std::vector<std::string>> names_;  // by parameter
+};
+
+}  // namespace
+
+std::vector<TensorPart> parts_of_shards(const torch::nn::Module& model, ShardedParameters& parameters,
+                                        Optimizer& optimizer, const StateWriter& writer) {
+  torch::NoGradGuard no_grad;
+  ShardWriter shards(model, parameters, optimizer);
+  std::vector<TensorPart> parts;
+  for (std::size_t f = 0; f < parameters.flats().size(); ++f) {
+    if (static_cast<int>(f) % writer.replicas == writer.replica) shards.add_flat(f, parts);  // else another group does
   }
-  NamedTensors buffers;
-  for (const auto& item : model_->named_buffers()) buffers.emplace_back("model." + item.key(), item.value());
-  for (auto& part : parts_for(shared, rank, world_size)) parts.push_back(std::move(part));
-  for (auto& part : parts_of_first(buffers, rank)) parts.push_back(std::move(part));
+  NamedTensors shared, buffers;
+  for (const auto& parameter : parameters.parameters()) {  // one without elements has no slices
+    if (parameter.tensor.numel() != 0) continue;
+    for (const auto& name : shards.names_of(parameter.name))
+      shared.emplace_back("model." + name, at::empty(parameter.sizes, at::TensorOptions().dtype(parameter.dtype)));
+  }
+  for (const auto& item : model.named_buffers()) buffers.emplace_back("model." + item.key(), item.value());
+  for (auto& part : parts_for(shared, writer.rank, writer.world_size)) parts.push_back(std::move(part));
+  for (auto& part : parts_of_first(buffers, writer.rank)) parts.push_back(std::move(part));
   return parts;
 }
 
-void ShardedStrategy::read_state(const StateReader& state, Optimizer& optimizer) {
+void read_shards(const StateReader& state, torch::nn::Module& model, const ShardedParameters& parameters,
+                 Optimizer& optimizer) {
   torch::NoGradGuard no_grad;
-  shard_optimizer(optimizer);
-  if (parameters_->offloads()) context_.program_communicator->wait_on_host("copies of the shards");  // still read
-  const auto& parameters = parameters_->parameters();
   NamedTensors expected;
-  for (const auto& item : model_->named_parameters()) {
-    if (!parameters_->has(item.value())) continue;
-    const auto& parameter = parameters_->parameter_of(item.value());
+  for (const auto& item : model.named_parameters()) {
+    if (!parameters.has(item.value())) continue;
+    const auto& parameter = parameters.parameter_of(item.value());
     expected.emplace_back("model." + item.key(),
                           at::empty({}, at::TensorOptions().dtype(parameter.dtype)).expand(parameter.sizes));
   }
-  for (const auto& item : model_->named_buffers()) expected.emplace_back("model." + item.key(), item.value());
+  for (const auto& item : model.named_buffers()) expected.emplace_back("model." + item.key(), item.value());
   const auto difference = compare_state(outlines(state, "model."), expected);
   if (!difference.empty()) throw Error(ErrorCode::mismatch, "resume", "loading the model: " + difference.describe());
-  for (auto& item : model_->named_buffers()) state.read("model." + item.key(), item.value());
+  for (auto& item : model.named_buffers()) state.read("model." + item.key(), item.value());
 
   constexpr std::string_view kPrefix = "optimizer.";
   std::map<std::string, std::vector<std::string>> slots;  // by parameter
@@ -212,8 +244,8 @@ void ShardedStrategy::read_state(const StateReader& state, Optimizer& optimizer)
     slots[parameter].push_back(slot);
   }
   NamedTensors moments;
-  for (const auto& slice : parameters_->slices()) {
-    const auto& parameter = parameters[static_cast<std::size_t>(slice.place.parameter)];
+  for (const auto& slice : parameters.slices()) {
+    const auto& parameter = parameters.parameters()[static_cast<std::size_t>(slice.place.parameter)];
     const auto rows = rows_of(parameter);
     // This rank's elements, out of the rows that they are in.
     const auto read = [&](const std::string& name, const at::Tensor& target) {
@@ -244,24 +276,6 @@ void ShardedStrategy::read_state(const StateReader& state, Optimizer& optimizer)
     }
   }
   optimizer.load_state(moments);
-}
-
-std::vector<HeldMemory> ShardedStrategy::held_memory() const {
-  if (!parameters_ || !gradients_) return {};
-  const auto device = parameters_->device();
-  std::vector<at::Tensor> wholes, masters, shards;
-  for (const auto& flat : parameters_->flats()) {
-    const bool is_part = flat.whole.defined() && flat.master.is_alias_of(flat.whole);
-    if (flat.residence != Residence::gathered) wholes.push_back(flat.whole);  // else the gathers have it
-    if (!is_part) masters.push_back(flat.master);
-    shards.push_back(flat.gradient);
-  }
-  return {{"whole parameters", bytes_on(device, wholes)},
-          {"parameter shards", bytes_on(device, masters)},
-          {"gathered units", gathers_ ? gathers_->memory_bytes() : 0},
-          {"gradient shards", bytes_on(device, shards)},
-          {"whole gradients", gradients_->buffer_bytes()},
-          {"buffers", bytes_on(device, model_->buffers())}};
 }
 
 }  // namespace troupe

@@ -4,13 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <numeric>
-#include <set>
 
-#include "actors/block/wrap_policy.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
-#include "strategies/replicated/bucket_caps.hpp"
+#include "strategies/sharded/shard_tensors.hpp"
+#include "strategies/sharded/sharded_state.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/kernels/gradient_clip.hpp"
 #include "tensor_io/layers/deferred_init.hpp"
@@ -44,19 +41,6 @@ void give_back_free_memory() {
 
 }  // namespace
 
-ShardedMode sharded_mode(const StrategyOptions& options) {
-  if (options.strategy == "zero1") return {.name = "zero1", .keep_whole_gradients = true};
-  if (options.strategy == "zero2") return {.name = "zero2"};
-  const auto& mode = options.fsdp_mode;
-  if (mode == "full_shard") return {.name = mode, .gathers_units = true, .reshard_after_forward = true};
-  if (mode == "shard_grad_op") return {.name = mode, .gathers_units = true};
-  if (mode == "hybrid_shard")
-    return {.name = mode, .gathers_units = true, .reshard_after_forward = true, .has_replicas = true};
-  if (mode == "no_shard") return {.name = mode, .keep_whole_gradients = true, .gathers_units = true, .shards = false};
-  throw Error(ErrorCode::usage, "fsdp_mode", "there is no mode '" + mode + "'",
-              "known: full_shard, shard_grad_op, hybrid_shard, no_shard");
-}
-
 ShardedStrategy::ShardedStrategy(StrategyContext context)
     : context_(std::move(context)), mode_(sharded_mode(context_.options)) {
   if (context_.options.comm_hook != "none") {
@@ -74,7 +58,7 @@ ShardedStrategy::~ShardedStrategy() = default;
 void ShardedStrategy::collect_parameters() {
   for (const auto& [name, parameter] : unique_parameters(*model_)) {
     if (part_.elsewhere.contains(name)) {
-      elsewhere_.insert(parameter.unsafeGetTensorImpl());
+      optimizers_.add_elsewhere(parameter);
       continue;
     }
     check_device(name, parameter, context_.program_communicator->device());
@@ -98,104 +82,19 @@ std::vector<ParameterLayout> ShardedStrategy::shape() const {
   return shape;
 }
 
-void ShardedStrategy::make_groups() {
-  group_ = context_.program_communicator;
-  reduce_group_ = context_.gradient_communicator;
-  replicas_ = nullptr;
-  if (mode_.shards && !mode_.has_replicas) return;
-  int color = 0;
-  if (!mode_.shards) {
-    color = context_.rank;
-  } else if (context_.options.fsdp_shard_size > 0) {
-    color = context_.rank / static_cast<int>(context_.options.fsdp_shard_size);
-  } else {
-    const auto& hosts = context_.hosts;
-    for (color = 0; hosts[static_cast<std::size_t>(color)] != hosts[static_cast<std::size_t>(context_.rank)];) ++color;
-  }
-  const auto communicator = [&](Communicator& from, int of, const char* what) {
-    std::shared_ptr<Communicator> made = from.split(of, context_.rank);
-    context_.register_communicator(std::string(what) + " " + std::to_string(of) + " of " + from.name(), made);
-    return made;
-  };
-  group_ = communicator(*context_.program_communicator, color, "shards");
-  reduce_group_ = communicator(*context_.gradient_communicator, color, "shards");
-  replicas_ = communicator(*context_.gradient_communicator, group_->rank(), "replicas");
-  const int groups_of_shard = replicas_->world_size() * group_->world_size();
-  if (groups_of_shard != context_.world_size) {
-    throw Error(
-        ErrorCode::usage, "hybrid_shard", "the hosts have unequal numbers of ranks, so their shards do not match",
-        "start the same number of ranks on each host, or set fsdp_shard_size to a divisor of every host's number");
-  }
+std::vector<ShardedUnit> ShardedStrategy::units() const {
+  return plan_units(model_, found_, shape(),
+                    {.by_block = mode_.gathers_units,
+                     .wrap = context_.options.fsdp_wrap,
+                     .caps = bucket_caps(context_.options, context_.program_communicator->device()),
+                     .apart = part_.apart});
 }
 
-std::vector<ShardedStrategy::Unit> ShardedStrategy::cut_into_buckets(
-    const std::vector<std::int32_t>& parameters) const {
-  const auto whole = shape();
-  std::vector<ParameterLayout> shape;
-  shape.reserve(parameters.size());
-  for (const auto p : parameters) shape.push_back(whole[static_cast<std::size_t>(p)]);
-  const auto caps = bucket_caps(context_.options, context_.program_communicator->device());
-  const auto plan = plan_buckets(shape, registration_order(shape), caps.cap_bytes, caps.first_cap_bytes);
-  std::vector<Unit> units;
-  for (std::size_t b = plan.buckets.size(); b-- > 0;) {  // in the order of forward
-    auto& unit = units.emplace_back();
-    unit.members.name = "bucket " + std::to_string(b);
-    for (const auto& slot : plan.buckets[b].slots)
-      unit.members.parameters.push_back(parameters[static_cast<std::size_t>(slot.parameter)]);
-  }
-  Unit frozen{{"frozen", {}}, nullptr};
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    if (!shape[i].requires_grad) frozen.members.parameters.push_back(parameters[i]);
-  }
-  if (!frozen.members.parameters.empty()) units.push_back(std::move(frozen));
-  return units;
-}
-
-void ShardedStrategy::add_buckets(const std::vector<std::int32_t>& parameters, std::vector<Unit>& units) const {
-  std::vector<std::int32_t> apart, others;
-  for (const auto p : parameters)
-    (part_.apart.contains(names_[static_cast<std::size_t>(p)]) ? apart : others).push_back(p);
-  for (const auto& some : {apart, others}) {
-    if (some.empty()) continue;
-    for (auto& unit : cut_into_buckets(some)) units.push_back(std::move(unit));
-  }
-}
-
-std::vector<ShardedStrategy::Unit> ShardedStrategy::units() const {
-  std::vector<Unit> units;
-  if (!mode_.gathers_units) {
-    std::vector<std::int32_t> all(names_.size());
-    std::iota(all.begin(), all.end(), 0);
-    add_buckets(all, units);
-    return units;
-  }
-  std::map<const c10::TensorImpl*, std::int32_t> index;
-  for (std::size_t p = 0; p < found_.size(); ++p)
-    index[found_[p].tensor.unsafeGetTensorImpl()] = static_cast<std::int32_t>(p);
-  for (const auto& wrapped : wrap_units(model_, parse_wrap_policy(context_.options.fsdp_wrap))) {
-    Unit unit{{wrapped.name, {}}, wrapped.block};
-    for (const auto& parameter : wrapped.parameters) {
-      const auto* impl = parameter.tensor.unsafeGetTensorImpl();
-      if (!elsewhere_.contains(impl)) unit.members.parameters.push_back(index.at(impl));
-    }
-    const auto& members = unit.members.parameters;
-    const bool has_apart = std::any_of(members.begin(), members.end(), [&](auto p) {
-      return part_.apart.contains(names_[static_cast<std::size_t>(p)]);
-    });
-    if (unit.block == nullptr || has_apart) {  // the root's
-      add_buckets(unit.members.parameters, units);
-    } else if (!unit.members.parameters.empty()) {
-      units.push_back(std::move(unit));
-    }
-  }
-  return units;
-}
-
-void ShardedStrategy::hook_units(const std::vector<Unit>& units) {
+void ShardedStrategy::hook_units(const std::vector<ShardedUnit>& units) {
   const auto& flats = parameters_->flats();
   if (std::any_of(flats.begin(), flats.end(), [](const auto& flat) { return flat.residence == Residence::gathered; })) {
-    std::shared_ptr<Communicator> communicator = group_->split(0, context_.rank);
-    context_.register_communicator("gathers of " + group_->name(), communicator);
+    std::shared_ptr<Communicator> communicator = groups_.shards->split(0, context_.rank);
+    context_.register_communicator("gathers of " + groups_.shards->name(), communicator);
     UnitGathers::Options options;
     options.prefetch = context_.options.fsdp_prefetch;
     options.prefetch_bytes = static_cast<std::int64_t>(context_.options.fsdp_prefetch_mb * (1 << 20));
@@ -238,7 +137,7 @@ void ShardedStrategy::place_model(bool keep_values) {
   const auto& options = context_.options;
   const auto shape = this->shape();
   agree_on_layout(shape, *context_.program_communicator);
-  make_groups();
+  groups_ = make_shard_groups(context_, mode_);
 
   const auto units = this->units();
   std::vector<UnitMembers> members;
@@ -252,11 +151,11 @@ void ShardedStrategy::place_model(bool keep_values) {
     placing.otherwise.push_back(unit.block != nullptr && mode_.gathers_units ? Residence::gathered
                                                                              : Residence::replica);
   }
-  parameters_ = std::make_unique<ShardedParameters>(found_, plan_shards(shape, members, group_->world_size()), group_,
-                                                    *context_.program_communicator, placing);
+  parameters_ = std::make_unique<ShardedParameters>(found_, plan_shards(shape, members, groups_.shards->world_size()),
+                                                    groups_.shards, *context_.program_communicator, placing);
   found_.clear();  // not before: a rank may be lost meanwhile
   settling_ = 3;
-  ++placings_;
+  optimizers_.placed_anew();
   hook_units(units);
   UnitGradients::Options reducing;
   reducing.keep_whole = mode_.keep_whole_gradients;
@@ -265,8 +164,8 @@ void ShardedStrategy::place_model(bool keep_values) {
   mode_.meets_in_backward = true_anywhere(mode_.meets_in_backward || has_sync_batchnorm(*model_),
                                           *context_.program_communicator, "collectives in backward");
   reducing.never_waits = mode_.meets_in_backward;
-  gradients_ =
-      std::make_unique<UnitGradients>(*parameters_, reduce_group_, replicas_, reducing, [this](std::int32_t position) {
+  gradients_ = std::make_unique<UnitGradients>(
+      *parameters_, groups_.reducing, groups_.replicas, reducing, [this](std::int32_t position) {
         caf::anon_send(context_.reducer, BucketReady{step_, position, steady_now_ns()});
       });
   caf::anon_send(context_.reducer, InstallPlan{gradients_->bucket_views(), gradients_->reduction()});
@@ -279,8 +178,7 @@ void ShardedStrategy::rejoin(StrategyContext context) {
 
 void ShardedStrategy::replace(StrategyContext context) {
   context_ = std::move(context);
-  rebuild_pending_ = measured_ = false;
-  last_arrival_.clear();
+  order_ = {};
   if (gradients_ && gradients_->waited_in_vain()) mode_.meets_in_backward = true;
   // In the reverse order of their making: each holds the ones before.
   hooks_.reset();
@@ -341,13 +239,11 @@ GradientSummary ShardedStrategy::reduce_gradients() {
   if (gathers_) gathers_->end_phase();
   if (!gradients_->order().empty()) summary.await(context_, step_);
   gradients_->receive();
-  if (!part_.is_cut) summary.device_checks = gradients_->device_checks(*group_);
+  if (!part_.is_cut) summary.device_checks = gradients_->device_checks(*groups_.shards);
   if (context_.options.broadcast_buffers && context_.world_size > 1) buffers_->stage(*context_.program_communicator);
-  if (context_.rank == 0 && !(context_.options.static_graph && measured_)) {
-    auto arrival = gradients_->arrival_order();
-    // As in ddp: once measured, only an order that repeats is worth a change.
-    summary.order_changed = arrival != gradients_->order() && (!measured_ || arrival == last_arrival_);
-    last_arrival_ = std::move(arrival);
+  if (context_.rank == 0 && !(context_.options.static_graph && order_.measured())) {
+    const auto arrival = gradients_->arrival_order();
+    summary.order_changed = order_.arrived(arrival, arrival != gradients_->order());
   }
   return summary;
 }
@@ -357,7 +253,7 @@ double ShardedStrategy::gradient_norm() {
   for (const auto& slice : parameters_->slices()) {
     if (slice.gradient.defined()) mine += sum_of_squares(slice.gradient);
   }
-  return norm_over_ranks(mine, *group_);
+  return norm_over_ranks(mine, *groups_.shards);
 }
 
 void ShardedStrategy::scale_gradients(double factor) {
@@ -368,7 +264,7 @@ void ShardedStrategy::scale_gradients(double factor) {
 
 void ShardedStrategy::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
   gradients_->set_gradients(used);
-  rebuild_pending_ = rebuild;
+  order_.decide(rebuild);
   commit ? buffers_->commit() : buffers_->roll_back();
 }
 
@@ -381,7 +277,7 @@ StrategyCapabilities ShardedStrategy::capabilities() {
 
 void ShardedStrategy::end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) {
   gradients_->set_gradients(used);
-  rebuild_pending_ = rebuild;
+  order_.decide(rebuild);
   for (const auto& flat : parameters_->flats()) {
     if (decision.factor.defined() && flat.gradient.defined()) scale_by(flat.gradient, decision.factor);
   }
@@ -395,11 +291,9 @@ void ShardedStrategy::roll_back() {
 
 void ShardedStrategy::after_update() {
   parameters_->publish();
-  if (!rebuild_pending_) return;
-  rebuild_pending_ = false;
-  measured_ = true;
-  gradients_->set_order(
-      order_of_text(context_.program_communicator->broadcast_bytes(order_text(last_arrival_), 0, "unit order")));
+  const auto order = order_.take_over(*context_.program_communicator, "unit order");
+  if (!order) return;
+  gradients_->set_order(*order);
   caf::anon_send(context_.reducer, InstallPlan{gradients_->bucket_views(), gradients_->reduction()});
 }
 
@@ -407,40 +301,76 @@ void ShardedStrategy::begin_evaluation() {
   if (gathers_) gathers_->begin_evaluation();
 }
 
-void ShardedStrategy::shard_optimizer(Optimizer& optimizer) {
-  auto& placing = sharded_[&optimizer];
-  const auto& groups = optimizer.groups();
-  const bool has_slices = std::none_of(groups.begin(), groups.end(), [&](const auto& group) {
-    return std::any_of(group.parameters.begin(), group.parameters.end(),
-                       [&](const auto& entry) { return parameters_->has(entry.second); });
-  });
-  if (placing == placings_ && has_slices) return;
-  placing = placings_;
-  optimizer.restore_parameters();  // it may have slices of another cut
-  optimizer.replace_parameters([&](const at::Tensor& parameter) {
-    if (elsewhere_.contains(parameter.unsafeGetTensorImpl()))
-      return at::empty({0}, parameter.options().requires_grad(false));
-    auto slice = parameters_->slice_of(parameter);
-    if (!slice.defined()) {
-      throw Error(ErrorCode::usage, "optimizer", "it holds a parameter that the distributed model does not have",
-                  "construct it from the model's parameters");
-    }
-    return slice;
-  });
-  if (restored_moments_.empty()) return;
-  NamedTensors moments;
-  for (const auto& group : optimizer.groups()) {
-    for (const auto& [name, slice] : group.parameters) {
-      const auto found = restored_moments_.extract(name);
-      if (found.empty()) continue;
-      for (const auto& [slot, value] : found.mapped()) moments.emplace_back(name + "." + slot, value);
-    }
-  }
-  optimizer.load_state(moments);
+void ShardedStrategy::shard_optimizer(Optimizer& optimizer) { optimizers_.slice(optimizer, *parameters_); }
+
+std::vector<TensorPart> ShardedStrategy::state_parts(Optimizer& optimizer, int rank, int world_size) {
+  shard_optimizer(optimizer);
+  return parts_of_shards(*model_, *parameters_, optimizer,
+                         {rank, world_size, groups_.replica(), groups_.replica_count()});
+}
+
+void ShardedStrategy::read_state(const StateReader& state, Optimizer& optimizer) {
+  shard_optimizer(optimizer);
+  if (parameters_->offloads()) context_.program_communicator->wait_on_host("copies of the shards");  // still read
+  read_shards(state, *model_, *parameters_, optimizer);
+}
+
+void ShardedStrategy::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
+                                    const std::string& note) {
+  exchange_copies(optimizer, {{}, generation, step, note});
+}
+
+void ShardedStrategy::exchange_copies(Optimizer& optimizer, const Parting& parting) {
+  const auto& group = *groups_.shards;
+  snapshots_.exchange(ShardPacker({parting.generation, parting.step, group.rank(), group.world_size()}, parting.note,
+                                  snapshot_tensors(optimizer)),
+                      context_.hosts, *context_.program_communicator, parting.leaving);
+}
+
+bool ShardedStrategy::hand_over(Optimizer& optimizer, const Parting& parting) {
+  const auto size = static_cast<int>(context_.options.fsdp_shard_size);
+  if (mode_.has_replicas && !has_equal_groups_without(parting.leaving, context_.hosts, size)) return false;
+  exchange_copies(optimizer, parting);
+  return true;
+}
+
+NamedTensors ShardedStrategy::snapshot_tensors(Optimizer& optimizer) {
+  // The first snapshot of a generation is taken when the step's forward has moved the buffers.
+  return tensors_of_shard(*parameters_, optimizer, groups_.shards->rank() == 0 ? buffers_->before() : NamedTensors());
+}
+
+void ShardedStrategy::restore() {
+  torch::NoGradGuard no_grad;
+  forget_restored_moments();
+  snapshots_.restore(*context_.program_communicator,
+                     [this](const ShardCopy& copy) { place_copy(copy.held.shard, copy); });
+  parameters_->publish();
+}
+
+void ShardedStrategy::place_copy(std::int32_t shard, const ShardCopy& copy) {
+  place_shard_tensors(copy, shard, *model_, *parameters_, optimizers_);
 }
 
 void ShardedStrategy::gradient_arrived(const at::Tensor& parameter) {
   gradients_->arrived(parameters_->index_of(parameter));
+}
+
+std::vector<HeldMemory> ShardedStrategy::held_memory() const {
+  if (!parameters_ || !gradients_) return {};
+  const auto device = parameters_->device();
+  std::vector<at::Tensor> wholes, masters, shards;
+  for (const auto& flat : parameters_->flats()) {
+    const bool is_part = flat.whole.defined() && flat.master.is_alias_of(flat.whole);
+    if (flat.residence != Residence::gathered) wholes.push_back(flat.whole);  // else the gathers have it
+    if (!is_part) masters.push_back(flat.master);
+    shards.push_back(flat.gradient);
+  }
+  return {{"whole parameters", bytes_on(device, wholes)},
+          {"parameter shards", bytes_on(device, masters)},
+          {"gathered units", gathers_ ? gathers_->memory_bytes() : 0},
+          {"gradient shards", bytes_on(device, shards)},
+          {"whole gradients", gradients_->buffer_bytes()},
+          {"buffers", bytes_on(device, model_->buffers())}};
 }
 
 std::string ShardedStrategy::describe() const {
@@ -451,7 +381,7 @@ std::string ShardedStrategy::describe() const {
   if (parameters_->offloads()) text += ", shards in the host's memory";
   if (!flats.empty() && flats.front().residence == Residence::mapped)
     text += ", parameters in memory that the ranks share";
-  if (replicas_ && replicas_->world_size() > 1) text += ", " + std::to_string(replicas_->world_size()) + " replicas";
+  if (groups_.replica_count() > 1) text += ", " + std::to_string(groups_.replica_count()) + " replicas";
   return text;
 }
 

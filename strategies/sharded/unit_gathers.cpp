@@ -2,14 +2,24 @@
 
 #include <algorithm>
 #include <set>
-#include <span>
 #include <utility>
 
 #include "tensor_io/base/trace.hpp"
-#include "tensor_io/files/xxh3.hpp"
 #include "tensor_io/memory/failure_report.hpp"
 
 namespace troupe {
+namespace {
+
+// With `for_phase` all that have something to gather.
+GatherPlan::Units units_of_each_phase(const ShardedParameters& parameters, bool for_phase) {
+  std::set<std::int32_t> units;
+  for (const auto& flat : parameters.flats()) {
+    if (for_phase && flat.residence == Residence::gathered) units.insert(flat.plan->unit);
+  }
+  return {units.begin(), units.end()};
+}
+
+}  // namespace
 
 UnitGathers::UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communicator> communicator, Options options)
     : parameters_(parameters),
@@ -17,7 +27,8 @@ UnitGathers::UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communic
       options_(options),
       stream_(DeviceStream::from_pool(parameters.device(), true)),
       updated_(parameters.device()),
-      last_gather_(parameters.device()) {
+      last_gather_(parameters.device()),
+      plan_(units_of_each_phase(parameters, options.for_phase)) {
   for (std::size_t u = 0; u < parameters.plan().units.size(); ++u) units_.emplace_back(parameters.device());
   for (std::size_t f = 0; f < parameters_.flats().size(); ++f) {
     const auto& flat = parameters_.flats()[f];
@@ -26,7 +37,6 @@ UnitGathers::UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communic
     unit.flats.push_back(f);
     unit.bytes += flat.plan->numel * static_cast<std::int64_t>(flat.whole.element_size());
   }
-  make_plan(false);
   thread_ = std::thread([this, trace = trace_recorder()] {
     join_trace(trace, "gathers");
     run();
@@ -38,7 +48,7 @@ UnitGathers::~UnitGathers() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
-    under_way = open_ || ending_;
+    under_way = phase_ != Phase::closed;
   }
   work_.notify_all();
   if (under_way) communicator_->abort({ErrorCode::aborted, -1, {}, -1, {}, "the rank gave up its model", {}});
@@ -51,14 +61,14 @@ UnitGathers::~UnitGathers() {
 }
 
 bool UnitGathers::can_work() const {
-  if (!open_ && !ending_) return false;
-  if (ending_ && ended_) return false;
-  if (ending_ || wanted_ >= 0) return true;
-  if (position_ >= plan_.size()) return false;
+  if (phase_ == Phase::closed || phase_ == Phase::ended) return false;
+  if (phase_ == Phase::ending || wanted_ >= 0) return true;
+  if (plan_.at_end()) return false;
   if (options_.for_phase) return true;
-  const auto& next = units_[static_cast<std::size_t>(plan_[position_])];
+  const auto& next = units_[static_cast<std::size_t>(plan_.next())];
   if (next.gathered) return false;  // in use now, and needed again once it was released
-  return ahead_ < options_.prefetch && (ahead_ == 0 || ahead_bytes_ + next.bytes <= options_.prefetch_bytes);
+  return ahead_.units < options_.prefetch &&
+         (ahead_.units == 0 || ahead_.bytes + next.bytes <= options_.prefetch_bytes);
 }
 
 void UnitGathers::run() {
@@ -68,7 +78,7 @@ void UnitGathers::run() {
     for (;;) {
       work_.wait(lock, [this] { return stop_ || can_work(); });
       if (stop_) return;
-      position_ < plan_.size() ? (void)gather(plan_[position_++], lock) : round(lock);
+      plan_.at_end() ? round(lock) : (void)gather(plan_.take(), lock);
     }
   } catch (const std::exception& error) {
     if (!lock.owns_lock()) lock.lock();
@@ -78,30 +88,16 @@ void UnitGathers::run() {
   done_.notify_all();
 }
 
-UnitGathers::Memory UnitGathers::take_memory(std::size_t f) {
+GatherMemory::Piece UnitGathers::take_memory(std::size_t f) {
   const auto& flat = parameters_.flats()[f];
-  const auto found = pool_.find({flat.plan->numel, flat.whole.scalar_type()});
-  if (found != pool_.end()) {
-    auto memory = std::move(found->second);
-    pool_.erase(found);
-    return memory;
-  }
-  const CurrentStream place(stream_);
-  return {at::empty({flat.plan->numel}, flat.whole.options()), std::make_unique<DeviceEvent>(parameters_.device())};
-}
-
-void UnitGathers::give_back(Memory memory, const DeviceStream& user) {
-  memory.free->record(user);
-  const std::pair key(memory.tensor.numel(), memory.tensor.scalar_type());
-  pool_.emplace(key, std::move(memory));
+  return memory_.take(flat.plan->numel, flat.whole.options());
 }
 
 void UnitGathers::free_memory(Unit& unit, const DeviceStream& user) {
   if (!unit.gathered) return;
-  for (auto& memory : unit.memory) give_back(std::move(memory), user);
+  for (auto& memory : unit.memory) memory_.give_back(std::move(memory), user);
   unit.memory.clear();
   unit.gathered = false;
-  bytes_ -= unit.bytes;
 }
 
 void UnitGathers::gather_flat(std::size_t f, const at::Tensor& memory, const std::string& label) {
@@ -115,7 +111,7 @@ void UnitGathers::gather_flat(std::size_t f, const at::Tensor& memory, const std
 
 bool UnitGathers::gather(std::int32_t index, std::unique_lock<std::mutex>& lock) {
   auto& unit = units_[static_cast<std::size_t>(index)];
-  std::vector<Memory> memory;
+  std::vector<GatherMemory::Piece> memory;
   for (const auto f : unit.flats) {
     memory.push_back(take_memory(f));
     stream_.wait(*memory.back().free);
@@ -130,24 +126,22 @@ bool UnitGathers::gather(std::int32_t index, std::unique_lock<std::mutex>& lock)
     unit.memory.swap(memory);
     unit.here.record(stream_);
   }
-  for (auto& rest : memory) give_back(std::move(rest), stream_);
+  for (auto& rest : memory) memory_.give_back(std::move(rest), stream_);
   if (is_spare) return false;
   unit.gathered = true;
-  bytes_ += unit.bytes;
-  counts_.most_bytes = std::max(counts_.most_bytes, bytes_);
+  counts_.most_bytes = std::max(counts_.most_bytes, memory_.bytes_in_use());
   if (wanted_ == index) {
     wanted_ = -1;
     done_.notify_all();
     return false;
   }
-  ++ahead_;
-  ahead_bytes_ += unit.bytes;
+  ahead_.add(unit);
   return true;
 }
 
 void UnitGathers::round(std::unique_lock<std::mutex>& lock) {
-  const auto asked = static_cast<std::int64_t>(xxh3(std::as_bytes(std::span(asked_))));
-  const auto mine = at::tensor(std::vector<std::int64_t>{wanted_, ending_ ? 1 : 0, asked}, at::kLong);
+  const auto mine = at::tensor(
+      std::vector<std::int64_t>{wanted_, phase_ == Phase::ending ? 1 : 0, plan_.hash_of_requests()}, at::kLong);
   auto all = at::empty({3 * communicator_->world_size()}, at::kLong);
   ++counts_.rounds;
   lock.unlock();
@@ -165,30 +159,13 @@ void UnitGathers::round(std::unique_lock<std::mutex>& lock) {
     // Compute may have asked for it meanwhile; what it did not ask for would only take room.
     if (!gather(unit, lock)) continue;
     auto& gathered = units_[static_cast<std::size_t>(unit)];
-    --ahead_;
-    ahead_bytes_ -= gathered.bytes;
+    ahead_.remove(gathered);
     free_memory(gathered, stream_);
   }
   if (!all_end || !wanted.empty()) return;
-  make_plan(all_alike && !evaluation_);
-  ended_ = true;
+  plan_.end_phase(all_alike);
+  phase_ = Phase::ended;
   done_.notify_all();
-}
-
-// Of the next phase: what was asked for in this one, where all ranks did so in the same order.
-void UnitGathers::make_plan(bool all_alike) {
-  if (all_alike) {
-    plan_ = asked_;
-  } else if (!options_.for_phase) {
-    plan_.clear();
-  }
-  if (!options_.for_phase) return;
-  std::set<std::int32_t> planned;
-  std::erase_if(plan_, [&](std::int32_t unit) { return !planned.insert(unit).second; });
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    const auto unit = static_cast<std::int32_t>(u);
-    if (!units_[u].flats.empty() && planned.insert(unit).second) plan_.push_back(unit);
-  }
 }
 
 void UnitGathers::wait(std::unique_lock<std::mutex>& lock, const char* what, const std::function<bool()>& ready) {
@@ -204,8 +181,8 @@ void UnitGathers::wait(std::unique_lock<std::mutex>& lock, const char* what, con
 }
 
 void UnitGathers::open() {
-  if (open_) return;
-  open_ = true;
+  if (phase_ != Phase::closed) return;
+  phase_ = Phase::open;
   updated_.record(DeviceStream::current(parameters_.device()));
   stream_.wait(updated_);
 }
@@ -217,10 +194,9 @@ void UnitGathers::need(std::int32_t index) {
   std::unique_lock lock(mutex_);
   auto arrived = waits_.arrive(compute);
   open();
-  asked_.push_back(index);
+  plan_.request(index);
   if (!failure_ && unit.gathered) {
-    --ahead_;
-    ahead_bytes_ -= unit.bytes;
+    ahead_.remove(unit);
     ++counts_.ahead;
   } else if (!failure_) {
     wanted_ = index;
@@ -242,7 +218,6 @@ void UnitGathers::need(std::int32_t index) {
       memory.tensor.zero_();
     }
     unit.gathered = true;
-    bytes_ += unit.bytes;
   }
   unit.asked = true;
   compute.wait(unit.here);
@@ -276,9 +251,8 @@ void UnitGathers::begin_phase() {
 void UnitGathers::begin_evaluation() {
   {
     std::lock_guard lock(mutex_);
-    if (open_) return;  // forward ran since the last phase: its plan is under way
-    evaluation_ = true;
-    if (!options_.for_phase) steps_plan_.swap(plan_);
+    if (phase_ != Phase::closed) return;  // forward ran since the last phase: its plan is under way
+    plan_.begin_evaluation();
   }
   if (options_.for_phase) begin_phase();
 }
@@ -288,18 +262,13 @@ void UnitGathers::end_phase() {
   std::unique_lock lock(mutex_);
   if (failure_) throw Error(*failure_);
   open();
-  ending_ = true;
-  ended_ = false;
-  wait(lock, "end of the units' gathers", [&] { return ended_; });
+  phase_ = Phase::ending;
+  wait(lock, "end of the units' gathers", [&] { return phase_ == Phase::ended; });
   for (auto& unit : units_) free_memory(unit, stream_);
   last_gather_.record(stream_);
   DeviceStream::current(parameters_.device()).wait(last_gather_);
-  ending_ = ended_ = open_ = false;
-  if (evaluation_ && !options_.for_phase) plan_.swap(steps_plan_);
-  evaluation_ = false;
-  asked_.clear();
-  position_ = 0;
-  ahead_ = ahead_bytes_ = 0;
+  phase_ = Phase::closed;
+  ahead_ = {};
 }
 
 std::vector<TimedInterval> UnitGathers::take_device_waits() {
@@ -314,14 +283,12 @@ UnitGathers::Counts UnitGathers::counts() const {
 
 std::int64_t UnitGathers::memory_bytes() const {
   std::lock_guard lock(mutex_);
-  std::int64_t bytes = bytes_;
-  for (const auto& [key, memory] : pool_) bytes += static_cast<std::int64_t>(memory.tensor.nbytes());
-  return bytes;
+  return memory_.bytes();
 }
 
 std::vector<std::int32_t> UnitGathers::plan() const {
   std::lock_guard lock(mutex_);
-  return plan_;
+  return plan_.units();
 }
 
 }  // namespace troupe

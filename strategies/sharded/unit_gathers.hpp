@@ -3,13 +3,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "strategies/sharded/gather_memory.hpp"
+#include "strategies/sharded/gather_plan.hpp"
 #include "strategies/sharded/sharded_parameters.hpp"
 #include "tensor_io/device/device_timer.hpp"
 
@@ -83,23 +84,24 @@ class UnitGathers {
   std::vector<std::int32_t> plan() const;
 
  private:
-  struct Memory {
-    at::Tensor tensor;
-    std::unique_ptr<DeviceEvent> free;  // after it the previous content is not used any more
-  };
+  enum class Phase { closed, open, ending, ended };  // closed: between two phases; ended: on all ranks
   struct Unit {
     explicit Unit(c10::Device device) : here(device) {}
-    std::vector<std::size_t> flats;  // those that are gathered
-    std::vector<Memory> memory;      // as flats, while gathered
-    DeviceEvent here;                // after it the parameters are in `memory`
+    std::vector<std::size_t> flats;           // those that are gathered
+    std::vector<GatherMemory::Piece> memory;  // as flats, while gathered
+    DeviceEvent here;                         // after it the parameters are in `memory`
     std::int64_t bytes = 0;
     bool gathered = false;  // in `memory`, or will be when `here` is over; guarded by mutex_
     bool asked = false;     // compute has it: the parameters' storages point there
   };
+  struct Ahead {  // units that were gathered and not requested yet
+    std::int64_t units = 0, bytes = 0;
+    void add(const Unit& unit) { ++units, bytes += unit.bytes; }
+    void remove(const Unit& unit) { --units, bytes -= unit.bytes; }
+  };
 
   void run();
   bool can_work() const;
-  void make_plan(bool all_alike);
   void round(std::unique_lock<std::mutex>& lock);
   /// Takes part in gathering it, and keeps it unless it is there. Returns whether it is now there without a
   /// request.
@@ -110,8 +112,7 @@ class UnitGathers {
   void gather_flat(std::size_t flat, const at::Tensor& memory, const std::string& label);
   /// `user`: the last stream that used it.
   void free_memory(Unit& unit, const DeviceStream& user);
-  Memory take_memory(std::size_t flat);
-  void give_back(Memory memory, const DeviceStream& user);
+  GatherMemory::Piece take_memory(std::size_t flat);
   void wait(std::unique_lock<std::mutex>& lock, const char* what, const std::function<bool()>& ready);
 
   ShardedParameters& parameters_;
@@ -124,13 +125,13 @@ class UnitGathers {
   mutable std::mutex mutex_;
   std::condition_variable work_, done_;
   std::vector<Unit> units_;
-  std::vector<std::int32_t> plan_, asked_, steps_plan_;
-  std::size_t position_ = 0;
+  GatherPlan plan_;
   std::int32_t wanted_ = -1;  // compute waits for it
-  std::int64_t ahead_ = 0, ahead_bytes_ = 0, bytes_ = 0;
-  bool open_ = false, ending_ = false, ended_ = false, evaluation_ = false, stop_ = false;
+  Ahead ahead_;
+  GatherMemory memory_{stream_};
+  Phase phase_ = Phase::closed;
+  bool stop_ = false;
   std::optional<ErrorReport> failure_;
-  std::multimap<std::pair<std::int64_t, at::ScalarType>, Memory> pool_;
   Counts counts_;
   DeviceWaits waits_;
   std::thread thread_;

@@ -15,8 +15,6 @@ LARGER = {
     "Job": (28, 609),
     "MeshParallel": (27, 574),
     "RankModel": (34, 507),
-    "ShardedStrategy": (27, 648),
-    "UnitGathers": (28, 400),
 }
 # What every strategy has to know; what only some can do is a capability, in a header beside it.
 MOST_VIRTUALS = {"actors/strategy/strategy.hpp": 22}
