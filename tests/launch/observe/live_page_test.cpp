@@ -13,7 +13,7 @@
 
 #include "launch/observe/live_page.hpp"
 #include "launch/observe/metrics_page.hpp"
-#include "launch/observe/top.hpp"
+#include "launch/observe/top_screen.hpp"
 #include "tests/support/launch.hpp"
 
 using namespace troupe;
