@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <iostream>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -319,7 +320,7 @@ int node(const std::vector<std::string>& words) {
 }
 
 bool asks_for_help(const std::vector<std::string>& words) {
-  return !words.empty() && (words[0] == "--help" || words[0] == "-h");
+  return std::ranges::find(words, "--help") != words.end() || std::ranges::find(words, "-h") != words.end();
 }
 
 int configuration(const std::vector<std::string>& words) {
@@ -407,8 +408,10 @@ int run_python(const std::string& module, const std::vector<std::string>& words)
 
 int run(const std::vector<std::string>& words) {
   if (words.empty()) return std::fputs(kHelp, stderr), 2;
-  const std::vector<std::string> rest(words.begin() + 1, words.end());
+  std::vector<std::string> rest(words.begin() + 1, words.end());
   const auto& verb = words[0];
+  static const std::set<std::string> starts_programs{"launch", "debug", "node", "compile", "pack", "train"};
+  if (!starts_programs.contains(verb) && asks_for_help(rest)) rest = {"--help"};  // whatever stands beside it
   if (verb == "--help" || verb == "-h" || verb == "help") return troupe::print_help(kHelp), 0;
   if (verb == "--version") return std::puts("troupe " TROUPE_VERSION), 0;
   if (verb == "launch") return launch(rest);

@@ -150,13 +150,17 @@ TEST_CASE("[T04] troupe config dump says each value and its source, and reads ba
 }
 
 TEST_CASE("[T04] every verb's help is short and ends with an example") {
-  for (const char* verb : {"launch", "doctor", "checkpoint", "report", "top", "keys", "config", "new", "completion"}) {
+  for (const char* verb :
+       {"launch", "doctor", "checkpoint", "report", "top", "ps", "keys", "config", "new", "completion"}) {
     INFO(verb);
     const auto help = run_troupe({verb, "--help"});
     CHECK(help.code == 0);
     CHECK_THAT(help.output, Catch::StartsWith(std::string("usage: troupe ") + verb) && Catch::Contains("example"));
     CHECK(std::count(help.output.begin(), help.output.end(), '\n') <= 64);
     CHECK_THAT(run_troupe({"--help"}).output, Catch::Contains(std::string("\n  ") + verb));
+    if (verb == std::string("launch")) continue;  // behind PROGRAM all words are the program's
+    CHECK(run_troupe({verb, "a", "b", "c", "--help"}).output == help.output);
+    CHECK(run_troupe({verb, "-h", "a", "b", "c"}).output == help.output);
   }
 }
 
