@@ -111,26 +111,17 @@ void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
         if (auto* linear = dynamic_cast<nn::LinearImpl*>(module.get())) linear->may_defer_weight(true);
       }
     }
-    for (auto& parameter : parameters_) parameter.block = block_of(parameter.name);
+    std::vector<std::string> blocks;
+    for (const auto& block : runner_->blocks()) blocks.push_back(block.name);
+    cut_ = StageCut(std::move(blocks), mesh_.pp, static_cast<int>(context_.options.pipeline_chunks));
+    for (auto& parameter : parameters_) parameter.block = cut_.block_of(parameter.name);
     for (const auto& item : model_->named_buffers()) {
-      if (block_of(item.key()) < 0)
+      if (cut_.block_of(item.key()) < 0)
         throw mesh_refused("buffer " + item.key() + " is outside of all blocks, where several stages would change it",
                            "move it into a block");
     }
   }
   agree_on_cut();
-}
-
-// Outermost block that a parameter or buffer lies in; -1: outside of all.
-int MeshParallel::block_of(const std::string& name) const {
-  const auto& blocks = runner_->blocks();
-  const auto found =
-      std::find_if(blocks.begin(), blocks.end(), [&](const auto& block) { return name.starts_with(block.name + "."); });
-  return found == blocks.end() ? -1 : static_cast<int>(found - blocks.begin());
-}
-
-int MeshParallel::stage_of_block(int block) const {
-  return static_cast<int>(std::upper_bound(borders_.begin(), borders_.end(), block) - borders_.begin()) - 1;
 }
 
 // Of the model as it is whole.
@@ -183,22 +174,25 @@ void MeshParallel::rejoin(StrategyContext context) {
 
 // Newcomers take the others' cut; in the job's first generation it is made here, unless costs are to be measured.
 void MeshParallel::agree_on_cut() {
-  const auto cuts = context_.program_communicator->all_gather_bytes(order_text(borders_), "stages");
+  const auto cuts = context_.program_communicator->all_gather_bytes(order_text(cut_.borders()), "stages");
   const auto known = std::find_if(cuts.begin(), cuts.end(), [](const auto& text) { return !text.empty(); });
   if (known != cuts.end()) {
-    if (borders_.empty()) cut_at(order_of_text(*known));
+    if (cut_.is_cut()) return;
+    cut_.cut_at(order_of_text(*known));
+    take_stages();
     return;
   }
   const auto& costs = context_.options.pipeline_costs;
   if (mesh_.pp == 1) {
-    cut_at({0, 0});
+    cut_.cut_at({0, 0});
+    take_stages();
   } else if (costs == "measured") {
     if (flat_.defined()) return;
     hold_parameters();
   } else if (costs == "parameters") {
     cut_by({});
   } else {
-    cut_by(parse_costs(costs, runner_->blocks().size()));
+    cut_by(parse_costs(costs, static_cast<std::size_t>(cut_.blocks())));
   }
 }
 
@@ -206,17 +200,17 @@ void MeshParallel::agree_on_cut() {
 void MeshParallel::cut_by(const std::vector<double>& costs) {
   auto by_block = costs;
   if (by_block.empty()) {
-    by_block.assign(runner_->blocks().size(), 0);
+    by_block.assign(static_cast<std::size_t>(cut_.blocks()), 0);
     for (const auto& parameter : parameters_) {
       if (parameter.block >= 0)
         by_block[static_cast<std::size_t>(parameter.block)] += static_cast<double>(parameter.tensor.numel());
     }
   }
-  cut_at(balance_stages(by_block, stages()));
+  cut_.cut_by(by_block);
+  take_stages();
 }
 
-void MeshParallel::cut_at(std::vector<int> borders) {
-  borders_ = std::move(borders);
+void MeshParallel::take_stages() {
   release_others();
   hold_parameters();
 }
@@ -226,12 +220,11 @@ void MeshParallel::release_others() {
   if (mesh_.pp == 1) return;
   for (auto& parameter : parameters_) {
     if (parameter.block < 0) continue;
-    const int stage = stage_of_block(parameter.block);
-    parameter.own = stage % mesh_.pp == place_.pp;
+    parameter.own = cut_.holds(place_.pp, parameter.block);
     if (parameter.own) continue;
     parameter.tensor.mutable_grad() = at::Tensor();
     parameter.tensor.set_data(absent_values(parameter.tensor, "parameter " + parameter.name + " is on stage " +
-                                                                  std::to_string(stage) +
+                                                                  std::to_string(cut_.stage_with(parameter.block)) +
                                                                   " of the pipeline, not on this rank"));
   }
 }
@@ -314,7 +307,7 @@ void MeshParallel::measure(MicroBatches& work) {
 }
 
 void MeshParallel::run_micro_batches(MicroBatches& work) {
-  if (borders_.empty()) measure(work);
+  if (!cut_.is_cut()) measure(work);
   if (schedule_.instructions.empty()) {
     const PipelineShape shape{mesh_.pp, work.count(), static_cast<int>(context_.options.pipeline_chunks)};
     schedule_ = RankSchedule(context_.options.pipeline_schedule, shape, place_.pp);
@@ -344,14 +337,13 @@ at::Tensor MeshParallel::receive_input(int stage, int micro_batch) {
 }
 
 void MeshParallel::run(const StageInstruction& instruction, MicroBatches& work) {
-  const int stage = stage_of(instruction.chunk), m = instruction.micro_batch;
+  const int stage = cut_.stage_of(place_.pp, instruction.chunk), m = instruction.micro_batch;
   const std::pair key{instruction.chunk, m};
   switch (instruction.kind) {
     case StageInstruction::Kind::forward: {
       auto& cell = cells_[key];
       cell.input = receive_input(stage, m);
-      runner_->begin(borders_[static_cast<std::size_t>(stage)], borders_[static_cast<std::size_t>(stage) + 1],
-                     cell.input);
+      runner_->begin(cut_.first_block(stage), cut_.end_block(stage), cell.input);
       try {
         cell.output = work.forward(m);
       } catch (const StageEnded&) {
@@ -379,7 +371,7 @@ void MeshParallel::run(const StageInstruction& instruction, MicroBatches& work) 
 
 void MeshParallel::backward(Cell& cell, int stage, int micro_batch, bool weights_later) {
   at::Tensor gradient;
-  if (stage + 1 < stages()) gradient = links_->receive(StageLinks::Way::gradients, stage, micro_batch);
+  if (stage + 1 < cut_.stages()) gradient = links_->receive(StageLinks::Way::gradients, stage, micro_batch);
   if (weights_later) cell.weights = std::make_unique<DeferredWeights>();
   if (cell.output.requires_grad()) {
     std::optional<DeferredWeights::Scope> scope;
@@ -402,13 +394,12 @@ bool MeshParallel::evaluate(const std::function<void()>& forward) {
     forward();
     return place_.tp == 0;
   }
-  if (borders_.empty()) cut_by({});
+  if (!cut_.is_cut()) cut_by({});
   const int number = evaluations_++ % 1'000'000;
   bool ended = false;
-  for (int chunk = 0; chunk < static_cast<int>(context_.options.pipeline_chunks); ++chunk) {
-    const int stage = stage_of(chunk);
-    runner_->begin(borders_[static_cast<std::size_t>(stage)], borders_[static_cast<std::size_t>(stage) + 1],
-                   receive_input(stage, number));
+  for (int chunk = 0; chunk < cut_.chunks(); ++chunk) {
+    const int stage = cut_.stage_of(place_.pp, chunk);
+    runner_->begin(cut_.first_block(stage), cut_.end_block(stage), receive_input(stage, number));
     try {
       forward();
       ended = true;
@@ -422,7 +413,7 @@ bool MeshParallel::evaluate(const std::function<void()>& forward) {
 }
 
 std::uint64_t MeshParallel::step_hash() const {
-  return layout_ ^ std::hash<std::string>()(mesh_.to_string() + " " + order_text(borders_));
+  return layout_ ^ std::hash<std::string>()(mesh_.to_string() + " " + order_text(cut_.borders()));
 }
 
 GradientSummary MeshParallel::reduce_gradients() {
@@ -487,7 +478,7 @@ std::optional<ReplicaGroup> MeshParallel::replica_group() const {
 }
 
 void MeshParallel::shard_optimizer(Optimizer& optimizer) {
-  if (mesh_.pp == 1 ? mesh_.tp == 1 : borders_.empty()) return;
+  if (mesh_.pp == 1 ? mesh_.tp == 1 : !cut_.is_cut()) return;
   if (!placed_.insert(&optimizer).second) return;
   optimizer.replace_parameters([&](const at::Tensor& parameter) {
     const auto found = index_.find(parameter.unsafeGetTensorImpl());
@@ -500,13 +491,8 @@ void MeshParallel::shard_optimizer(Optimizer& optimizer) {
 }
 
 std::string MeshParallel::describe() const {
-  auto text = name() + ": mesh " + mesh_.to_string();
-  if (mesh_.pp == 1) return text;
-  text += ", " + context_.options.pipeline_schedule + ", stages of ";
-  if (borders_.empty()) return text + "blocks to be measured";
-  for (std::size_t s = 1; s < borders_.size(); ++s)
-    text += (s > 1 ? "+" : "") + std::to_string(borders_[s] - borders_[s - 1]);
-  return text + " blocks";
+  const auto text = name() + ": mesh " + mesh_.to_string();
+  return mesh_.pp == 1 ? text : text + ", " + context_.options.pipeline_schedule + ", " + cut_.describe();
 }
 
 void register_mesh_parallel() {

@@ -16,6 +16,7 @@
 #include "strategies/mesh/device_checks.hpp"
 #include "strategies/mesh/mesh.hpp"
 #include "strategies/mesh/pipeline_schedule.hpp"
+#include "strategies/mesh/stage_cut.hpp"
 #include "strategies/mesh/stage_links.hpp"
 #include "strategies/mesh/stage_runner.hpp"
 #include "strategies/mesh/tensor_plan.hpp"
@@ -81,7 +82,7 @@ class MeshParallel : public Strategy,
   Figures own_figures(std::int64_t) const override { return schedule_.figures(); }
 
   /// First block of each stage, and behind the last; empty before the model is cut.
-  const std::vector<int>& borders() const noexcept { return borders_; }
+  const std::vector<int>& borders() const noexcept { return cut_.borders(); }
 
  protected:
   struct Parameter {
@@ -120,7 +121,7 @@ class MeshParallel : public Strategy,
   void abandon_schedule();
   void forget_wholes();
 
-  bool has_buffer(const std::string& name) const;
+  bool has_buffer(const std::string& name) const { return cut_.holds(place_.pp, cut_.block_of(name)); }
   /// Throws Error(mismatch) if the saved model is another one, or a moment has not the shape of its parameter.
   void check_model(const StateReader& state) const;
   std::map<std::string, ParameterCut> cuts() const;  ///< of this rank, by parameter
@@ -138,17 +139,13 @@ class MeshParallel : public Strategy,
 
  private:
   void make_communicators();
-  int block_of(const std::string& name) const;
-  int stage_of_block(int block) const;
   std::vector<ParameterLayout> layout() const;
   void collect_parameters();
   void measure(MicroBatches& work);
   void cut_by(const std::vector<double>& costs);
-  void cut_at(std::vector<int> borders);
+  void take_stages();
   void agree_on_cut();
   void release_others();
-  int stage_of(int chunk) const noexcept { return chunk * mesh_.pp + place_.pp; }
-  int stages() const noexcept { return mesh_.pp * static_cast<int>(context_.options.pipeline_chunks); }
   void run(const StageInstruction& instruction, MicroBatches& work);
   at::Tensor receive_input(int stage, int micro_batch);
   void backward(Cell& cell, int stage, int micro_batch, bool weights_later);
@@ -158,7 +155,7 @@ class MeshParallel : public Strategy,
   std::unique_ptr<StageLinks> links_;
   std::unique_ptr<StageRunner> runner_;
   std::map<const c10::TensorImpl*, std::size_t> index_;
-  std::vector<int> borders_;
+  StageCut cut_;
   RankSchedule schedule_;
   std::map<std::pair<int, int>, Cell> cells_;  // by chunk and micro-batch
   at::Tensor flat_;                            // (numel,): gradients, those outside of blocks first

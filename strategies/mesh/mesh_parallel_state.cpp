@@ -13,19 +13,14 @@ constexpr std::string_view kOptimizerPrefix = "optimizer.";
 
 std::map<std::string, std::string> MeshParallel::state() {
   std::string text;
-  for (const int border : borders_) text += (text.empty() ? "" : ",") + std::to_string(border);
+  for (const int border : cut_.borders()) text += (text.empty() ? "" : ",") + std::to_string(border);
   return {{"mesh", mesh_.to_string()}, {"pipeline.stages", text}};
-}
-
-bool MeshParallel::has_buffer(const std::string& name) const {
-  if (mesh_.pp == 1) return true;
-  return stage_of_block(block_of(name)) % mesh_.pp == place_.pp;
 }
 
 // What several ranks have alike the copies share out; what is cut each rank of a copy writes, the copies in turn.
 std::vector<TensorPart> MeshParallel::state_parts(Optimizer& optimizer, int, int) {
   torch::NoGradGuard no_grad;
-  if (borders_.empty()) cut_by({});
+  if (!cut_.is_cut()) cut_by({});
   shard_optimizer(optimizer);
   std::map<std::string, const Parameter*> by_name;
   for (const auto& parameter : parameters_) by_name[parameter.name] = &parameter;
@@ -90,8 +85,8 @@ std::set<std::string> MeshParallel::elsewhere() const {
 
 void MeshParallel::read_state(const StateReader& state, Optimizer& optimizer) {
   torch::NoGradGuard no_grad;
-  if (borders_.empty()) {  // to be measured: as it was cut for the checkpoint is not known, and the state has to lie
-                           // somewhere
+  if (!cut_.is_cut()) {  // to be measured: as it was cut for the checkpoint is not known, and the state has to lie
+                         // somewhere
     cut_by({});
   }
   shard_optimizer(optimizer);

@@ -3,6 +3,7 @@
 
 #include "strategies/mesh/mesh.hpp"
 #include "strategies/mesh/stage_balance.hpp"
+#include "strategies/mesh/stage_cut.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tests/catch.hpp"
 
@@ -160,6 +161,36 @@ TEST_CASE("[X02] blocks are cut into stages so that the largest stage is as smal
   CHECK((parse_costs("1,2.5,0", 3) == std::vector<double>{1, 2.5, 0}));
   CHECK_THROWS_WITH(parse_costs("1,2", 3), Catch::Contains("2 costs, and the model has 3 blocks"));
   CHECK_THROWS_WITH(parse_costs("1,x,2", 3), Catch::Contains("'x'"));
+}
+
+TEST_CASE("[X02] a cut says which rank has which block, and everything is on one rank without a pipeline") {
+  StageCut cut({"first", "layers.1", "layers.10", "last"}, 2, 1);
+  CHECK(cut.block_of("layers.10.weight") == 2);
+  CHECK(cut.block_of("layers.1.inner.weight") == 1);
+  CHECK(cut.block_of("layers.1") == -1);
+  CHECK(cut.block_of("tokens.weight") == -1);
+  CHECK_FALSE(cut.is_cut());
+  CHECK(cut.describe() == "stages of blocks to be measured");
+  cut.cut_by({3, 1, 1, 1});
+  CHECK((cut.borders() == std::vector<int>{0, 1, 4}));
+  CHECK(cut.describe() == "stages of 1+3 blocks");
+  CHECK(cut.first_block(1) == 1);
+  CHECK(cut.end_block(1) == 4);
+  for (int block = 0; block < 4; ++block) {
+    for (int rank = 0; rank < 2; ++rank) CHECK(cut.holds(rank, block) == (rank == (block > 0)));
+  }
+  CHECK((cut.holds(0, -1) && cut.holds(1, -1)));
+
+  StageCut chunks({"a", "b", "c", "d"}, 2, 2);
+  chunks.cut_at({0, 1, 2, 3, 4});
+  CHECK(chunks.stages() == 4);
+  CHECK(chunks.stage_of(/*rank=*/1, /*chunk=*/1) == 3);
+  CHECK((chunks.holds(0, 2) && chunks.holds(1, 3)));
+
+  StageCut whole;
+  whole.cut_at({0, 0});
+  CHECK(whole.stages() == 1);
+  CHECK(whole.holds(0, whole.block_of("layers.1.weight")));
 }
 
 TEST_CASE("[X04] a mesh gives each rank one place, and neighbours in tp neighbouring ranks") {
