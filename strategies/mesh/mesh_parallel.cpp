@@ -64,21 +64,11 @@ MeshParallel::~MeshParallel() {
   }
 }
 
-std::shared_ptr<Communicator> MeshParallel::split_off(Communicator& from, int color, const std::string& what) const {
-  std::shared_ptr<Communicator> made = from.split(color, context_.rank);
-  context_.register_communicator(what + " group " + std::to_string(color), made);
-  return made;
-}
-
 void MeshParallel::make_communicators() {
   links_.reset();
   cells_.clear();
-  const auto copy = place_.dp * mesh_.fsdp + place_.fsdp;  // of those that see different samples
-  auto& all = *context_.program_communicator;
-  tp_group_ = split_off(all, place_.pp * mesh_.dp * mesh_.fsdp + copy, "tensor parallel");
-  dp_group_ = split_off(all, (place_.pp * mesh_.fsdp + place_.fsdp) * mesh_.tp + place_.tp, "data parallel");
-  pp_group_ = split_off(all, copy * mesh_.tp + place_.tp, "pipeline");
-  if (mesh_.pp > 1) links_ = std::make_unique<StageLinks>(context_, *pp_group_, context_.options.pipeline_chunks > 1);
+  groups_ = make_mesh_groups(context_, mesh_);
+  if (mesh_.pp > 1) links_ = std::make_unique<StageLinks>(context_, *groups_.pp, context_.options.pipeline_chunks > 1);
 }
 
 StrategyCapabilities MeshParallel::capabilities() {
@@ -99,7 +89,8 @@ void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
   buffers_ = std::make_unique<FlatBuffers>(*model_);
   if (!context_.newcomer) buffers_->broadcast(*context_.program_communicator);
   make_communicators();
-  const auto parts = share_layers(*model_, plan_, {tp_group_, context_.options.sequence_parallel}, /*cut_values=*/true);
+  const auto parts =
+      share_layers(*model_, plan_, {groups_.tp, context_.options.sequence_parallel}, /*cut_values=*/true);
   for (auto& parameter : parameters_) {
     if (const auto cut = parts.cuts.find(parameter.name); cut != parts.cuts.end()) parameter.cut = cut->second;
     parameter.partial = std::find(parts.partial.begin(), parts.partial.end(), parameter.name) != parts.partial.end();
@@ -168,7 +159,7 @@ void MeshParallel::rejoin(StrategyContext context) {
   place_ = mesh_.place_of(context_.rank);
   agree_on_layout(layout(), *context_.program_communicator);
   make_communicators();
-  share_layers(*model_, plan_, {tp_group_, context_.options.sequence_parallel}, /*cut_values=*/false);
+  share_layers(*model_, plan_, {groups_.tp, context_.options.sequence_parallel}, /*cut_values=*/false);
   agree_on_cut();
 }
 
@@ -267,7 +258,7 @@ void MeshParallel::set_rollback_point() {
 
 void MeshParallel::begin_step(std::int64_t step) {
   step_ = step;
-  for (const auto& communicator : {tp_group_, dp_group_, pp_group_}) communicator->ledger().set_step(step);
+  groups_.set_step(step);
   if (links_) links_->set_step(step);
   for (auto& parameter : parameters_) parameter.used = false;
   clear_gradients();
@@ -326,7 +317,7 @@ void MeshParallel::run_micro_batches(MicroBatches& work) {
 }
 
 std::chrono::nanoseconds MeshParallel::time_waited() const {
-  return waited_in_all_ + (tp_group_ ? tp_group_->ledger().time_inside() : std::chrono::nanoseconds(0));
+  return waited_in_all_ + (groups_.tp ? groups_.tp->ledger().time_inside() : std::chrono::nanoseconds(0));
 }
 
 at::Tensor MeshParallel::receive_input(int stage, int micro_batch) {
@@ -424,13 +415,13 @@ GradientSummary MeshParallel::reduce_gradients() {
   if (mesh_.tp > 1) {
     for (const auto& parameter : parameters_) {
       if (parameter.partial && parameter.gradient.defined())
-        tp_group_->all_reduce(parameter.gradient.view(-1), ReduceOp::sum, "gradients of one's own tokens");
+        groups_.tp->all_reduce(parameter.gradient.view(-1), ReduceOp::sum, "gradients of one's own tokens");
     }
   }
   if (mesh_.pp > 1 && shared_numel_ > 0)
-    pp_group_->all_reduce(flat_.narrow(0, 0, shared_numel_), ReduceOp::sum, "gradients outside of blocks");
-  if (mesh_.dp > 1 && flat_.numel() > 0) dp_group_->all_reduce(flat_, ReduceOp::avg, "gradients");
-  if (context_.options.broadcast_buffers && mesh_.dp > 1) buffers_->stage(*dp_group_);
+    groups_.pp->all_reduce(flat_.narrow(0, 0, shared_numel_), ReduceOp::sum, "gradients outside of blocks");
+  if (mesh_.dp > 1 && flat_.numel() > 0) groups_.dp->all_reduce(flat_, ReduceOp::avg, "gradients");
+  if (context_.options.broadcast_buffers && mesh_.dp > 1) buffers_->stage(*groups_.dp);
   summary.device_checks = checks_over_ranks(counted_gradients(), *context_.program_communicator);
   return summary;
 }
@@ -474,7 +465,7 @@ void MeshParallel::abandon_schedule() {
 }
 
 std::optional<ReplicaGroup> MeshParallel::replica_group() const {
-  return ReplicaGroup{dp_group_, mesh_.replicas_of(context_.rank)};
+  return ReplicaGroup{groups_.dp, mesh_.replicas_of(context_.rank)};
 }
 
 void MeshParallel::shard_optimizer(Optimizer& optimizer) {

@@ -15,6 +15,7 @@
 #include "actors/strategy/strategy.hpp"
 #include "strategies/mesh/device_checks.hpp"
 #include "strategies/mesh/mesh.hpp"
+#include "strategies/mesh/mesh_groups.hpp"
 #include "strategies/mesh/pipeline_schedule.hpp"
 #include "strategies/mesh/stage_cut.hpp"
 #include "strategies/mesh/stage_links.hpp"
@@ -117,7 +118,6 @@ class MeshParallel : public Strategy,
   c10::Device device() const { return context_.program_communicator->device(); }
   /// Reduced ones, each on one rank.
   virtual std::vector<at::Tensor> counted_gradients() const;
-  std::shared_ptr<Communicator> split_off(Communicator& from, int color, const std::string& what) const;
   void abandon_schedule();
   void forget_wholes();
 
@@ -131,7 +131,7 @@ class MeshParallel : public Strategy,
   Mesh mesh_;
   Mesh::Place place_;
   std::shared_ptr<torch::nn::Module> model_;
-  std::shared_ptr<Communicator> tp_group_, dp_group_, pp_group_;
+  MeshGroups groups_;
   std::unique_ptr<FlatBuffers> buffers_;
   std::vector<std::string> names_;
   std::vector<Parameter> parameters_;  // as names_

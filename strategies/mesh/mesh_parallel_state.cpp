@@ -31,7 +31,7 @@ std::vector<TensorPart> MeshParallel::state_parts(Optimizer& optimizer, int, int
     if (!parameter.own || !counts(parameter)) return;
     if (value.dim() > 0 && parameter.cut.dim >= 0) {
       if (static_cast<int>(turn++ % static_cast<std::size_t>(mesh_.dp)) == place_.dp)
-        parts.push_back(part_of_cut(name, value, parameter.sizes, parameter.cut, *tp_group_));
+        parts.push_back(part_of_cut(name, value, parameter.sizes, parameter.cut, *groups_.tp));
     } else if (place_.tp == 0) {  // a moment that is one number is not cut
       alike.emplace_back(name, value.detach());
     }

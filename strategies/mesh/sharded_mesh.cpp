@@ -53,8 +53,8 @@ ShardedMesh::ShardedMesh(StrategyContext context) : MeshParallel(std::move(conte
 // The job as the ranks with the same part of the model are one. Collective.
 StrategyContext ShardedMesh::make_part() {
   const int color = place_.pp * mesh_.tp + place_.tp;
-  part_ = split_off(*context_.program_communicator, color, "part");
-  part_buckets_ = split_off(*context_.gradient_communicator, color, "buckets of part");
+  part_ = split_off(context_, *context_.program_communicator, color, "part");
+  part_buckets_ = split_off(context_, *context_.gradient_communicator, color, "buckets of part");
   auto part = context_;
   part.program_communicator = part_;
   part.gradient_communicator = part_buckets_;
@@ -144,12 +144,12 @@ GradientSummary ShardedMesh::reduce_gradients() {
   for (const auto& parameter : parameters_) summary.used.push_back(parameter.used);
   for (const auto& slice : shards_->parameters().slices()) {
     if (parameter_at(slice.place.parameter).partial && slice.gradient.defined())
-      tp_group_->all_reduce(slice.gradient, ReduceOp::sum, "gradients of one's own tokens");
+      groups_.tp->all_reduce(slice.gradient, ReduceOp::sum, "gradients of one's own tokens");
   }
   if (mesh_.pp > 1) {
     for (const auto& flat : shards_->parameters().flats()) {
       if (flat.gradient.defined() && parameter_at(flat.plan->slots.front().parameter).block < 0)
-        pp_group_->all_reduce(flat.gradient, ReduceOp::sum, "gradients outside of blocks");
+        groups_.pp->all_reduce(flat.gradient, ReduceOp::sum, "gradients outside of blocks");
     }
   }
   summary.device_checks = checks_over_ranks(counted_gradients(), *context_.program_communicator);

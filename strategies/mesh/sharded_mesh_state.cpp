@@ -51,7 +51,7 @@ void ShardedMesh::add_stacked_parts(std::size_t p, const std::map<std::string, a
   auto& all = shards_->parameters();
   const auto& parameter = parameter_at(static_cast<std::int32_t>(p));
   const auto add = [&](const std::string& name, const at::Tensor& own, at::ScalarType dtype) {
-    auto part = part_of_cut(name, gather_whole(p, own, dtype), parameter.sizes, parameter.cut, *tp_group_);
+    auto part = part_of_cut(name, gather_whole(p, own, dtype), parameter.sizes, parameter.cut, *groups_.tp);
     if (!writes) return;
     part.pieces.assign(1, part.pieces.front().clone());  // the whole goes
     parts.push_back(std::move(part));
