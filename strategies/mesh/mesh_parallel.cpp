@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "actors/rank/sharded_dtypes.hpp"
 #include "strategies/mesh/sharded_mesh.hpp"
 #include "strategies/mesh/stage_balance.hpp"
-#include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/kernels/gradient_clip.hpp"
 #include "tensor_io/layers/deferred_init.hpp"
 #include "tensor_io/memory/absent_values.hpp"
@@ -64,13 +62,6 @@ MeshParallel::~MeshParallel() {
   }
 }
 
-void MeshParallel::make_communicators() {
-  links_.reset();
-  cells_.clear();
-  groups_ = make_mesh_groups(context_, mesh_);
-  if (mesh_.pp > 1) links_ = std::make_unique<StageLinks>(context_, *groups_.pp, context_.options.pipeline_chunks > 1);
-}
-
 StrategyCapabilities MeshParallel::capabilities() {
   auto all = own_capabilities();
   if (mesh_.pp == 1) all.refuse<MicroBatchOrder>("has no pipeline");
@@ -88,7 +79,7 @@ void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
   }
   buffers_ = std::make_unique<FlatBuffers>(*model_);
   if (!context_.newcomer) buffers_->broadcast(*context_.program_communicator);
-  make_communicators();
+  groups_ = make_mesh_groups(context_, mesh_);
   const auto parts =
       share_layers(*model_, plan_, {groups_.tp, context_.options.sequence_parallel}, /*cut_values=*/true);
   for (auto& parameter : parameters_) {
@@ -96,15 +87,9 @@ void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
     parameter.partial = std::find(parts.partial.begin(), parts.partial.end(), parameter.name) != parts.partial.end();
   }
   if (mesh_.pp > 1) {
-    runner_ = std::make_unique<StageRunner>(*model_, device());
-    if (context_.options.pipeline_schedule == "zero_bubble") {
-      for (const auto& module : model_->modules()) {
-        if (auto* linear = dynamic_cast<nn::LinearImpl*>(module.get())) linear->may_defer_weight(true);
-      }
-    }
-    std::vector<std::string> blocks;
-    for (const auto& block : runner_->blocks()) blocks.push_back(block.name);
-    cut_ = StageCut(std::move(blocks), mesh_.pp, static_cast<int>(context_.options.pipeline_chunks));
+    pipeline_ = std::make_unique<RankPipeline>(*model_, device(), cut_, context_.options.pipeline_schedule);
+    cut_ = StageCut(pipeline_->blocks(), mesh_.pp, static_cast<int>(context_.options.pipeline_chunks));
+    pipeline_->connect(context_, *groups_.pp);
     for (auto& parameter : parameters_) parameter.block = cut_.block_of(parameter.name);
     for (const auto& item : model_->named_buffers()) {
       if (cut_.block_of(item.key()) < 0)
@@ -158,7 +143,9 @@ void MeshParallel::rejoin(StrategyContext context) {
   }
   place_ = mesh_.place_of(context_.rank);
   agree_on_layout(layout(), *context_.program_communicator);
-  make_communicators();
+  if (pipeline_) pipeline_->disconnect();
+  groups_ = make_mesh_groups(context_, mesh_);
+  if (pipeline_) pipeline_->connect(context_, *groups_.pp);
   share_layers(*model_, plan_, {groups_.tp, context_.options.sequence_parallel}, /*cut_values=*/false);
   agree_on_cut();
 }
@@ -259,7 +246,7 @@ void MeshParallel::set_rollback_point() {
 void MeshParallel::begin_step(std::int64_t step) {
   step_ = step;
   groups_.set_step(step);
-  if (links_) links_->set_step(step);
+  if (pipeline_) pipeline_->set_step(step);
   for (auto& parameter : parameters_) parameter.used = false;
   clear_gradients();
 }
@@ -281,99 +268,36 @@ void MeshParallel::end_backward() {
 }
 
 void MeshParallel::measure(MicroBatches& work) {
+  at::Tensor costs;
   {
     torch::NoGradGuard no_grad;
-    runner_->begin_measuring();
-    work.try_forward(0);
-    runner_->end();
+    costs = pipeline_->measure(work);
     buffers_->roll_back();
   }
-  const auto& times = runner_->times();
-  auto mine = at::empty({static_cast<std::int64_t>(times.size())}, at::kDouble);
-  for (std::size_t i = 0; i < times.size(); ++i)
-    mine[static_cast<std::int64_t>(i)] = static_cast<double>(times[i].count());
-  context_.program_communicator->all_reduce(mine, ReduceOp::sum, "costs of blocks");
-  cut_by(std::vector<double>(mine.data_ptr<double>(), mine.data_ptr<double>() + mine.numel()));
+  context_.program_communicator->all_reduce(costs, ReduceOp::sum, "costs of blocks");
+  cut_by(std::vector<double>(costs.data_ptr<double>(), costs.data_ptr<double>() + costs.numel()));
   begin_step(step_);
 }
 
 void MeshParallel::run_micro_batches(MicroBatches& work) {
   if (!cut_.is_cut()) measure(work);
-  if (schedule_.instructions.empty()) {
-    const PipelineShape shape{mesh_.pp, work.count(), static_cast<int>(context_.options.pipeline_chunks)};
-    schedule_ = RankSchedule(context_.options.pipeline_schedule, shape, place_.pp);
-  }
-  (void)links_->take_waited();
+  const auto& instructions = pipeline_->begin_run(work.count());
   begin_backward(/*synchronise=*/false, 1);
-  for (std::size_t i = 0; i < schedule_.instructions.size(); ++i) {
-    if (i + 1 == schedule_.instructions.size())
+  for (const auto& instruction : instructions) {
+    if (&instruction == &instructions.back())
       begin_backward(/*synchronise=*/true, 1);  // what it completes need not wait for the end
-    run(schedule_.instructions[i], work);
+    for (const auto& weight : pipeline_->run(instruction, work)) {
+      mark_used(weight);
+      weight_arrived(weight);
+    }
   }
   end_backward();
-  links_->finish();
-  cells_.clear();
-  waited_in_all_ += links_->take_waited();
+  pipeline_->finish_run();
 }
 
 std::chrono::nanoseconds MeshParallel::time_waited() const {
-  return waited_in_all_ + (groups_.tp ? groups_.tp->ledger().time_inside() : std::chrono::nanoseconds(0));
-}
-
-at::Tensor MeshParallel::receive_input(int stage, int micro_batch) {
-  if (stage == 0) return {};
-  auto input = links_->receive(StageLinks::Way::activations, stage, micro_batch);
-  if (at::isFloatingType(input.scalar_type())) input.requires_grad_(at::GradMode::is_enabled());
-  return input;
-}
-
-void MeshParallel::run(const StageInstruction& instruction, MicroBatches& work) {
-  const int stage = cut_.stage_of(place_.pp, instruction.chunk), m = instruction.micro_batch;
-  const std::pair key{instruction.chunk, m};
-  switch (instruction.kind) {
-    case StageInstruction::Kind::forward: {
-      auto& cell = cells_[key];
-      cell.input = receive_input(stage, m);
-      runner_->begin(cut_.first_block(stage), cut_.end_block(stage), cell.input);
-      try {
-        cell.output = work.forward(m);
-      } catch (const StageEnded&) {
-        cell.output = runner_->output();
-        fault_point("forward", step_);
-        links_->send(StageLinks::Way::activations, stage + 1, m, cell.output);
-      }
-      runner_->end();
-      break;
-    }
-    case StageInstruction::Kind::backward:
-      backward(cells_.at(key), stage, m, false);
-      cells_.erase(key);
-      break;
-    case StageInstruction::Kind::backward_input: backward(cells_.at(key), stage, m, true); break;
-    case StageInstruction::Kind::backward_weight:
-      for (const auto& weight : cells_.at(key).weights->run()) {
-        mark_used(weight);
-        weight_arrived(weight);
-      }
-      cells_.erase(key);
-      break;
-  }
-}
-
-void MeshParallel::backward(Cell& cell, int stage, int micro_batch, bool weights_later) {
-  at::Tensor gradient;
-  if (stage + 1 < cut_.stages()) gradient = links_->receive(StageLinks::Way::gradients, stage, micro_batch);
-  if (weights_later) cell.weights = std::make_unique<DeferredWeights>();
-  if (cell.output.requires_grad()) {
-    std::optional<DeferredWeights::Scope> scope;
-    if (weights_later) scope.emplace(*cell.weights);
-    torch::autograd::backward({cell.output}, {gradient});
-  }
-  if (stage > 0) {
-    links_->send(StageLinks::Way::gradients, stage - 1, micro_batch,
-                 cell.input.grad().defined() ? cell.input.grad() : at::zeros_like(cell.input));
-  }
-  cell.output = cell.input = at::Tensor();
+  return (pipeline_ ? pipeline_->time_waited() : std::chrono::nanoseconds(0)) +
+         (groups_.tp ? groups_.tp->ledger().time_inside() : std::chrono::nanoseconds(0));
 }
 
 void MeshParallel::mark_used(const at::Tensor& parameter) {
@@ -386,21 +310,7 @@ bool MeshParallel::evaluate(const std::function<void()>& forward) {
     return place_.tp == 0;
   }
   if (!cut_.is_cut()) cut_by({});
-  const int number = evaluations_++ % 1'000'000;
-  bool ended = false;
-  for (int chunk = 0; chunk < cut_.chunks(); ++chunk) {
-    const int stage = cut_.stage_of(place_.pp, chunk);
-    runner_->begin(cut_.first_block(stage), cut_.end_block(stage), receive_input(stage, number));
-    try {
-      forward();
-      ended = true;
-    } catch (const StageEnded&) {
-      links_->send(StageLinks::Way::activations, stage + 1, number, runner_->output());
-    }
-    runner_->end();
-  }
-  links_->finish();
-  return ended && place_.tp == 0;
+  return pipeline_->evaluate(forward) && place_.tp == 0;
 }
 
 std::uint64_t MeshParallel::step_hash() const {
@@ -449,19 +359,9 @@ void MeshParallel::end_step(const std::vector<bool>& used, bool, bool commit) {
 }
 
 void MeshParallel::roll_back() {
-  abandon_schedule();
+  abandon_run();
   if (flat_.defined()) flat_.zero_();
   buffers_->roll_back();
-}
-
-void MeshParallel::abandon_schedule() {
-  cells_.clear();
-  if (runner_) {
-    try {
-      runner_->end();
-    } catch (const Error&) {  // a forward that was given up
-    }
-  }
 }
 
 std::optional<ReplicaGroup> MeshParallel::replica_group() const {

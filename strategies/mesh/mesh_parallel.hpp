@@ -16,13 +16,10 @@
 #include "strategies/mesh/device_checks.hpp"
 #include "strategies/mesh/mesh.hpp"
 #include "strategies/mesh/mesh_groups.hpp"
-#include "strategies/mesh/pipeline_schedule.hpp"
+#include "strategies/mesh/rank_pipeline.hpp"
 #include "strategies/mesh/stage_cut.hpp"
-#include "strategies/mesh/stage_links.hpp"
-#include "strategies/mesh/stage_runner.hpp"
 #include "strategies/mesh/tensor_plan.hpp"
 #include "strategies/replicated/model_sync.hpp"
-#include "tensor_io/layers/deferred_weights.hpp"
 
 namespace troupe {
 
@@ -57,7 +54,9 @@ class MeshParallel : public Strategy,
   bool replicas_equal() const override { return false; }
   const std::vector<std::string>& parameter_names() const override { return names_; }
   void set_rollback_point() override;
-  void begin_evaluation() override { evaluations_ = 0; }
+  void begin_evaluation() override {
+    if (pipeline_) pipeline_->begin_evaluation();
+  }
   void begin_step(std::int64_t step) override;
   void begin_backward(bool synchronise, double weight) override;
   void end_backward() override;
@@ -80,7 +79,7 @@ class MeshParallel : public Strategy,
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
   void read_state(const StateReader& state, Optimizer& optimizer) override;
   std::string describe() const override;
-  Figures own_figures(std::int64_t) const override { return schedule_.figures(); }
+  Figures own_figures(std::int64_t) const override { return pipeline_ ? pipeline_->figures() : Figures(); }
 
   /// First block of each stage, and behind the last; empty before the model is cut.
   const std::vector<int>& borders() const noexcept { return cut_.borders(); }
@@ -99,10 +98,6 @@ class MeshParallel : public Strategy,
     at::Tensor whole;  // before the cut, until all have joined: attach may come again
     unsigned hook = 0;
   };
-  struct Cell {  // a micro-batch in a chunk, between forward and backward
-    at::Tensor input, output;
-    std::unique_ptr<DeferredWeights> weights;
-  };
 
   /// This rank's part is known: allocates memory for its gradients.
   virtual void hold_parameters();
@@ -118,7 +113,9 @@ class MeshParallel : public Strategy,
   c10::Device device() const { return context_.program_communicator->device(); }
   /// Reduced ones, each on one rank.
   virtual std::vector<at::Tensor> counted_gradients() const;
-  void abandon_schedule();
+  void abandon_run() {
+    if (pipeline_) pipeline_->abandon();
+  }
   void forget_wholes();
 
   bool has_buffer(const std::string& name) const { return cut_.holds(place_.pp, cut_.block_of(name)); }
@@ -138,7 +135,6 @@ class MeshParallel : public Strategy,
   bool drops_gradients_ = false;       // of this backward: its samples have no weight
 
  private:
-  void make_communicators();
   std::vector<ParameterLayout> layout() const;
   void collect_parameters();
   void measure(MicroBatches& work);
@@ -146,25 +142,17 @@ class MeshParallel : public Strategy,
   void take_stages();
   void agree_on_cut();
   void release_others();
-  void run(const StageInstruction& instruction, MicroBatches& work);
-  at::Tensor receive_input(int stage, int micro_batch);
-  void backward(Cell& cell, int stage, int micro_batch, bool weights_later);
   void mark_used(const at::Tensor& parameter);
 
   std::vector<TensorPlanEntry> plan_;
-  std::unique_ptr<StageLinks> links_;
-  std::unique_ptr<StageRunner> runner_;
   std::map<const c10::TensorImpl*, std::size_t> index_;
   StageCut cut_;
-  RankSchedule schedule_;
-  std::map<std::pair<int, int>, Cell> cells_;  // by chunk and micro-batch
-  at::Tensor flat_;                            // (numel,): gradients, those outside of blocks first
-  std::int64_t shared_numel_ = 0;              // of flat_
+  std::unique_ptr<RankPipeline> pipeline_;  // with more than one stage
+  at::Tensor flat_;                         // (numel,): gradients, those outside of blocks first
+  std::int64_t shared_numel_ = 0;           // of flat_
   std::uint64_t layout_ = 0;
   std::set<const Optimizer*> placed_;
   std::int64_t step_ = 0;
-  int evaluations_ = 0;
-  std::chrono::nanoseconds waited_in_all_{0};  // for other stages
 };
 
 /// Makes `pipeline` and `tensor_parallel` known to make_strategy: they differ only in the meaning of an empty mesh.

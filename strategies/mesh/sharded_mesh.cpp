@@ -172,7 +172,7 @@ void ShardedMesh::end_step(const std::vector<bool>& used, bool rebuild, bool com
 }
 
 void ShardedMesh::roll_back() {
-  abandon_schedule();
+  abandon_run();
   shards_->roll_back();
 }
 
