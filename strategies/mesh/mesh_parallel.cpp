@@ -200,7 +200,7 @@ void MeshParallel::release_others() {
     if (parameter.block < 0) continue;
     parameter.own = cut_.holds(place_.pp, parameter.block);
     if (parameter.own) continue;
-    parameter.tensor.mutable_grad() = at::Tensor();
+    parameter.tensor.mutable_grad() = parameter.gradient = at::Tensor();
     parameter.tensor.set_data(absent_values(parameter.tensor, "parameter " + parameter.name + " is on stage " +
                                                                   std::to_string(cut_.stage_with(parameter.block)) +
                                                                   " of the pipeline, not on this rank"));

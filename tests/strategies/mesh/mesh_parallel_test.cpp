@@ -504,6 +504,16 @@ TEST_CASE("[X04] a lost rank is healed by its like in the other copy, and no ste
   CHECK((largest_difference(run.state, expected.state) == 0));
 }
 
+TEST_CASE("[X04] a rank that is healed joins stages that the others have measured") {
+  MeshRun run("pipeline", 8, "dp=2,tp=2,pp=2");
+  run.config.pipeline_costs = "measured";
+  run.config.sequence_parallel = true;
+  run.simulate_with = [](SimulationOptions& simulation) { kill_at(simulation, {6}, "reduced", 2); };
+  run.run();
+  CHECK((run.generations == 2));
+  equals_one_rank(run, one_rank());
+}
+
 TEST_CASE("[X04] what forward and backward wait for other ranks is told, whatever they wait for") {
   const auto [strategy, mesh] = GENERATE(table<std::string, std::string>(
       {{"fsdp", ""}, {"tensor_parallel", "tp=2"}, {"pipeline", "pp=2"}, {"tensor_parallel", "fsdp=2"}}));
