@@ -1,15 +1,14 @@
 #include "strategies/mesh/mesh_parallel.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "actors/rank/sharded_dtypes.hpp"
+#include "strategies/mesh/device_checks.hpp"
 #include "strategies/mesh/sharded_mesh.hpp"
 #include "strategies/mesh/stage_balance.hpp"
 #include "tensor_io/kernels/gradient_clip.hpp"
 #include "tensor_io/layers/deferred_init.hpp"
-#include "tensor_io/memory/absent_values.hpp"
 
 namespace troupe {
 namespace {
@@ -53,15 +52,6 @@ MeshParallel::MeshParallel(StrategyContext context) : context_(std::move(context
   }
 }
 
-MeshParallel::~MeshParallel() {
-  for (auto& parameter : parameters_) {
-    if (context_.trains(parameter.tensor)) parameter.tensor.remove_hook(parameter.hook);
-    if (!parameter.whole.defined()) continue;
-    parameter.tensor.mutable_grad() = at::Tensor();
-    parameter.tensor.set_data(parameter.whole);
-  }
-}
-
 StrategyCapabilities MeshParallel::capabilities() {
   auto all = own_capabilities();
   if (mesh_.pp == 1) all.refuse<MicroBatchOrder>("has no pipeline");
@@ -71,26 +61,20 @@ StrategyCapabilities MeshParallel::capabilities() {
 void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
   model_ = std::move(model);
   materialize(*model_, context_.program_communicator->device());
-  collect_parameters();
-  if (!context_.newcomer) {
-    NamedTensors all;
-    for (const auto& parameter : parameters_) all.emplace_back(parameter.name, parameter.tensor);
-    broadcast_tensors(all, *context_.program_communicator, "parameters");
-  }
+  parameters_.collect(*model_, [this](const at::Tensor& parameter) { return context_.trains(parameter); });
+  agree_on_layout(parameters_.layout(), *context_.program_communicator);
+  layout_ = layout_hash(parameters_.layout());
+  if (!context_.newcomer) broadcast_tensors(parameters_.held(), *context_.program_communicator, "parameters");
   buffers_ = std::make_unique<FlatBuffers>(*model_);
   if (!context_.newcomer) buffers_->broadcast(*context_.program_communicator);
   groups_ = make_mesh_groups(context_, mesh_);
-  const auto parts =
-      share_layers(*model_, plan_, {groups_.tp, context_.options.sequence_parallel}, /*cut_values=*/true);
-  for (auto& parameter : parameters_) {
-    if (const auto cut = parts.cuts.find(parameter.name); cut != parts.cuts.end()) parameter.cut = cut->second;
-    parameter.partial = std::find(parts.partial.begin(), parts.partial.end(), parameter.name) != parts.partial.end();
-  }
+  parameters_.share(
+      share_layers(*model_, plan_, {groups_.tp, context_.options.sequence_parallel}, /*cut_values=*/true));
   if (mesh_.pp > 1) {
     pipeline_ = std::make_unique<RankPipeline>(*model_, device(), cut_, context_.options.pipeline_schedule);
     cut_ = StageCut(pipeline_->blocks(), mesh_.pp, static_cast<int>(context_.options.pipeline_chunks));
     pipeline_->connect(context_, *groups_.pp);
-    for (auto& parameter : parameters_) parameter.block = cut_.block_of(parameter.name);
+    parameters_.find_blocks(cut_);
     for (const auto& item : model_->named_buffers()) {
       if (cut_.block_of(item.key()) < 0)
         throw mesh_refused("buffer " + item.key() + " is outside of all blocks, where several stages would change it",
@@ -98,38 +82,6 @@ void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
     }
   }
   agree_on_cut();
-}
-
-// Of the model as it is whole.
-std::vector<ParameterLayout> MeshParallel::layout() const {
-  std::vector<ParameterLayout> layout;
-  for (const auto& p : parameters_)
-    layout.push_back({p.name, p.sizes, p.tensor.scalar_type(), context_.trains(p.tensor)});
-  return layout;
-}
-
-// The model as it is whole; the same on all ranks.
-void MeshParallel::collect_parameters() {
-  for (const auto& item : model_->named_parameters()) {
-    Parameter parameter;
-    parameter.name = item.key();
-    parameter.tensor = item.value();
-    parameter.sizes = item.value().sizes().vec();
-    if (!index_.emplace(item.value().unsafeGetTensorImpl(), parameters_.size()).second)
-      throw mesh_refused("parameter " + item.key() + " is in the model under two names", "use it through one module");
-    if (item.value().scalar_type() != at::kFloat)
-      throw mesh_refused("parameter " + item.key() + " is not float32",
-                         "a mesh trains float32 parameters; use_amp computes in bf16");
-    names_.push_back(item.key());
-    parameter.whole = parameter.tensor.detach();
-    if (context_.trains(item.value()))
-      parameter.hook = parameter.tensor.register_hook([this, i = parameters_.size()](const at::Tensor&) {
-        if (!drops_gradients_) parameters_[i].used = true;
-      });
-    parameters_.push_back(std::move(parameter));
-  }
-  agree_on_layout(layout(), *context_.program_communicator);
-  layout_ = layout_hash(layout());
 }
 
 void MeshParallel::rejoin(StrategyContext context) {
@@ -142,7 +94,7 @@ void MeshParallel::rejoin(StrategyContext context) {
                 "start again with --resume auto, on as many ranks as before or with another mesh");
   }
   place_ = mesh_.place_of(context_.rank);
-  agree_on_layout(layout(), *context_.program_communicator);
+  agree_on_layout(parameters_.layout(), *context_.program_communicator);
   if (pipeline_) pipeline_->disconnect();
   groups_ = make_mesh_groups(context_, mesh_);
   if (pipeline_) pipeline_->connect(context_, *groups_.pp);
@@ -165,8 +117,7 @@ void MeshParallel::agree_on_cut() {
     cut_.cut_at({0, 0});
     take_stages();
   } else if (costs == "measured") {
-    if (flat_.defined()) return;
-    hold_parameters();
+    if (!gradients_) hold_parameters();
   } else if (costs == "parameters") {
     cut_by({});
   } else {
@@ -176,70 +127,25 @@ void MeshParallel::agree_on_cut() {
 
 // Empty costs: by the number of parameters.
 void MeshParallel::cut_by(const std::vector<double>& costs) {
-  auto by_block = costs;
-  if (by_block.empty()) {
-    by_block.assign(static_cast<std::size_t>(cut_.blocks()), 0);
-    for (const auto& parameter : parameters_) {
-      if (parameter.block >= 0)
-        by_block[static_cast<std::size_t>(parameter.block)] += static_cast<double>(parameter.tensor.numel());
-    }
-  }
-  cut_.cut_by(by_block);
+  cut_.cut_by(costs.empty() ? parameters_.numel_by_block(cut_) : costs);
   take_stages();
 }
 
 void MeshParallel::take_stages() {
-  release_others();
+  if (mesh_.pp > 1) parameters_.release_other_stages(cut_, place_.pp);
   hold_parameters();
 }
 
-void MeshParallel::release_others() {
-  torch::NoGradGuard no_grad;
-  if (mesh_.pp == 1) return;
-  for (auto& parameter : parameters_) {
-    if (parameter.block < 0) continue;
-    parameter.own = cut_.holds(place_.pp, parameter.block);
-    if (parameter.own) continue;
-    parameter.tensor.mutable_grad() = parameter.gradient = at::Tensor();
-    parameter.tensor.set_data(absent_values(parameter.tensor, "parameter " + parameter.name + " is on stage " +
-                                                                  std::to_string(cut_.stage_with(parameter.block)) +
-                                                                  " of the pipeline, not on this rank"));
-  }
-}
-
-// One flat tensor: what is outside of blocks first, since the stages add that up.
-void MeshParallel::hold_parameters() {
-  constexpr std::int64_t kLine = 16;  // floats in 64 bytes
-  std::int64_t numel = 0;
-  std::vector<std::pair<Parameter*, std::int64_t>> places;
-  for (const bool shared : {true, false}) {
-    for (auto& parameter : parameters_) {
-      if ((parameter.block < 0) != shared || !parameter.own || !context_.trains(parameter.tensor)) continue;
-      places.emplace_back(&parameter, numel);
-      numel += (parameter.tensor.numel() + kLine - 1) / kLine * kLine;
-    }
-    if (shared) shared_numel_ = numel;
-  }
-  flat_ = at::zeros({numel}, at::device(device()));
-  for (const auto& [parameter, offset] : places)
-    parameter->gradient = flat_.narrow(0, offset, parameter->tensor.numel()).view(parameter->tensor.sizes());
-}
+void MeshParallel::hold_parameters() { gradients_.emplace(parameters_.all(), device()); }
 
 NamedTensors MeshParallel::replicated_tensors() {
-  NamedTensors tensors;
-  for (const auto& parameter : parameters_) {
-    if (parameter.own) tensors.emplace_back(parameter.name, parameter.tensor.detach());
-  }
+  auto tensors = parameters_.held();
   for (const auto& item : model_->named_buffers()) tensors.emplace_back(item.key(), item.value());
   return tensors;
 }
 
-void MeshParallel::forget_wholes() {
-  for (auto& parameter : parameters_) parameter.whole = at::Tensor();
-}
-
 void MeshParallel::set_rollback_point() {
-  forget_wholes();
+  parameters_.forget_wholes();
   buffers_->begin();
 }
 
@@ -247,24 +153,22 @@ void MeshParallel::begin_step(std::int64_t step) {
   step_ = step;
   groups_.set_step(step);
   if (pipeline_) pipeline_->set_step(step);
-  for (auto& parameter : parameters_) parameter.used = false;
+  parameters_.clear_uses();
   clear_gradients();
 }
 
 void MeshParallel::clear_gradients() {
-  flat_.zero_();
-  for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = parameter.gradient;
+  gradients_->all().zero_();
+  gradients_->show();
 }
 
 void MeshParallel::begin_backward(bool, double weight) {
-  drops_gradients_ = weight == 0;
-  if (!drops_gradients_) return;
-  for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = at::Tensor();  // 0 times infinity is NaN
+  parameters_.mark_uses(weight != 0);
+  if (weight == 0) gradients_->hide();  // 0 times infinity is NaN
 }
 
 void MeshParallel::end_backward() {
-  if (!std::exchange(drops_gradients_, false)) return;
-  for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = parameter.gradient;
+  if (!parameters_.mark_uses(true)) gradients_->show();
 }
 
 void MeshParallel::measure(MicroBatches& work) {
@@ -287,7 +191,7 @@ void MeshParallel::run_micro_batches(MicroBatches& work) {
     if (&instruction == &instructions.back())
       begin_backward(/*synchronise=*/true, 1);  // what it completes need not wait for the end
     for (const auto& weight : pipeline_->run(instruction, work)) {
-      mark_used(weight);
+      parameters_.mark_used(weight);
       weight_arrived(weight);
     }
   }
@@ -298,10 +202,6 @@ void MeshParallel::run_micro_batches(MicroBatches& work) {
 std::chrono::nanoseconds MeshParallel::time_waited() const {
   return (pipeline_ ? pipeline_->time_waited() : std::chrono::nanoseconds(0)) +
          (groups_.tp ? groups_.tp->ledger().time_inside() : std::chrono::nanoseconds(0));
-}
-
-void MeshParallel::mark_used(const at::Tensor& parameter) {
-  parameters_[index_.at(parameter.unsafeGetTensorImpl())].used = true;
 }
 
 bool MeshParallel::evaluate(const std::function<void()>& forward) {
@@ -320,17 +220,18 @@ std::uint64_t MeshParallel::step_hash() const {
 GradientSummary MeshParallel::reduce_gradients() {
   GradientSummary summary;
   summary.layout_hash = step_hash();
-  for (const auto& parameter : parameters_) summary.used.push_back(parameter.used);
+  summary.used = parameters_.used();
   if (device().is_cpu()) summary.not_finite_parameter = find_not_finite();
+  const auto& gradients = *gradients_;
   if (mesh_.tp > 1) {
-    for (const auto& parameter : parameters_) {
-      if (parameter.partial && parameter.gradient.defined())
-        groups_.tp->all_reduce(parameter.gradient.view(-1), ReduceOp::sum, "gradients of one's own tokens");
+    for (std::size_t i = 0; i < gradients.views().size(); ++i) {
+      if (parameters_.all()[i].partial && gradients.views()[i].defined())
+        groups_.tp->all_reduce(gradients.views()[i].view(-1), ReduceOp::sum, "gradients of one's own tokens");
     }
   }
-  if (mesh_.pp > 1 && shared_numel_ > 0)
-    groups_.pp->all_reduce(flat_.narrow(0, 0, shared_numel_), ReduceOp::sum, "gradients outside of blocks");
-  if (mesh_.dp > 1 && flat_.numel() > 0) groups_.dp->all_reduce(flat_, ReduceOp::avg, "gradients");
+  if (mesh_.pp > 1 && gradients.outside_of_blocks().numel() > 0)
+    groups_.pp->all_reduce(gradients.outside_of_blocks(), ReduceOp::sum, "gradients outside of blocks");
+  if (mesh_.dp > 1 && gradients.all().numel() > 0) groups_.dp->all_reduce(gradients.all(), ReduceOp::avg, "gradients");
   if (context_.options.broadcast_buffers && mesh_.dp > 1) buffers_->stage(*groups_.dp);
   summary.device_checks = checks_over_ranks(counted_gradients(), *context_.program_communicator);
   return summary;
@@ -338,8 +239,9 @@ GradientSummary MeshParallel::reduce_gradients() {
 
 std::vector<at::Tensor> MeshParallel::counted_gradients() const {
   std::vector<at::Tensor> counted;
-  for (const auto& parameter : parameters_) {
-    if (parameter.gradient.defined() && place_.dp == 0 && counts(parameter)) counted.push_back(parameter.gradient);
+  for (std::size_t i = 0; i < gradients_->views().size(); ++i) {
+    const auto& gradient = gradients_->views()[i];
+    if (gradient.defined() && place_.dp == 0 && counts(parameters_.all()[i])) counted.push_back(gradient);
   }
   return counted;
 }
@@ -350,17 +252,16 @@ double MeshParallel::gradient_norm() {
   return norm_over_ranks(mine, *context_.program_communicator);
 }
 
-void MeshParallel::scale_gradients(double factor) { flat_.mul_(factor); }
+void MeshParallel::scale_gradients(double factor) { gradients_->all().mul_(factor); }
 
 void MeshParallel::end_step(const std::vector<bool>& used, bool, bool commit) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    parameters_[i].tensor.mutable_grad() = used[i] ? parameters_[i].gradient : at::Tensor();
+  gradients_->show(used);
   commit ? buffers_->commit() : buffers_->roll_back();
 }
 
 void MeshParallel::roll_back() {
   abandon_run();
-  if (flat_.defined()) flat_.zero_();
+  if (gradients_) gradients_->all().zero_();
   buffers_->roll_back();
 }
 
@@ -372,12 +273,12 @@ void MeshParallel::shard_optimizer(Optimizer& optimizer) {
   if (mesh_.pp == 1 ? mesh_.tp == 1 : !cut_.is_cut()) return;
   if (!placed_.insert(&optimizer).second) return;
   optimizer.replace_parameters([&](const at::Tensor& parameter) {
-    const auto found = index_.find(parameter.unsafeGetTensorImpl());
-    if (found == index_.end()) {
+    const auto index = parameters_.index_of(parameter);
+    if (!index) {
       throw Error(ErrorCode::usage, "optimizer", "it holds a parameter that the distributed model does not have",
                   "construct it from the model's parameters");
     }
-    return parameters_[found->second].own ? parameter : at::empty({0}, at::device(device()));
+    return parameters_.all()[*index].own ? parameter : at::empty({0}, at::device(device()));
   });
 }
 

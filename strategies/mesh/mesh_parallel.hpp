@@ -13,9 +13,10 @@
 #include "actors/strategy/placement.hpp"
 #include "actors/strategy/saved_state.hpp"
 #include "actors/strategy/strategy.hpp"
-#include "strategies/mesh/device_checks.hpp"
+#include "strategies/mesh/flat_gradients.hpp"
 #include "strategies/mesh/mesh.hpp"
 #include "strategies/mesh/mesh_groups.hpp"
+#include "strategies/mesh/mesh_parameters.hpp"
 #include "strategies/mesh/rank_pipeline.hpp"
 #include "strategies/mesh/stage_cut.hpp"
 #include "strategies/mesh/tensor_plan.hpp"
@@ -44,7 +45,6 @@ class MeshParallel : public Strategy,
                      public OwnFigures {
  public:
   explicit MeshParallel(StrategyContext context);
-  ~MeshParallel() override;
 
   std::string name() const override { return context_.options.strategy; }
   StrategyCapabilities capabilities() override;
@@ -52,7 +52,7 @@ class MeshParallel : public Strategy,
   void rejoin(StrategyContext context) override;
   NamedTensors replicated_tensors() override;
   bool replicas_equal() const override { return false; }
-  const std::vector<std::string>& parameter_names() const override { return names_; }
+  const std::vector<std::string>& parameter_names() const override { return parameters_.names(); }
   void set_rollback_point() override;
   void begin_evaluation() override {
     if (pipeline_) pipeline_->begin_evaluation();
@@ -62,7 +62,7 @@ class MeshParallel : public Strategy,
   void end_backward() override;
   void run_micro_batches(MicroBatches& work) override;
   GradientSummary reduce_gradients() override;
-  std::int32_t find_not_finite() override { return first_not_finite(parameters_); }
+  std::int32_t find_not_finite() override { return gradients_->first_not_finite(); }
   double gradient_norm() override;
   void scale_gradients(double factor) override;
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
@@ -85,29 +85,15 @@ class MeshParallel : public Strategy,
   const std::vector<int>& borders() const noexcept { return cut_.borders(); }
 
  protected:
-  struct Parameter {
-    std::string name;
-    at::Tensor tensor;                // this rank's part, or an outline without memory
-    std::vector<std::int64_t> sizes;  // of the whole
-    int block = -1;                   // outermost block; -1: outside of all
-    bool own = true;                  // its values are here
-    bool partial = false;             // sequence parallel: the ranks' sum is the gradient
-    ParameterCut cut;
-    at::Tensor gradient;  // view of flat_
-    bool used = false;
-    at::Tensor whole;  // before the cut, until all have joined: attach may come again
-    unsigned hook = 0;
-  };
-
   /// This rank's part is known: allocates memory for its gradients.
   virtual void hold_parameters();
-  /// Between steps, or before the first: parameters have no gradients.
+  /// Before a step: gradients are zero.
   virtual void clear_gradients();
   /// A weight's `.grad` was added to after its backward.
   virtual void weight_arrived(const at::Tensor&) {}
   std::uint64_t step_hash() const;
   /// Whether this rank's copy is the one that counts, if several ranks of a copy hold the parameter alike.
-  bool counts(const Parameter& parameter) const noexcept {
+  bool counts(const MeshParameters::Parameter& parameter) const noexcept {
     return (parameter.block >= 0 || place_.pp == 0) && (parameter.cut.dim >= 0 || place_.tp == 0);
   }
   c10::Device device() const { return context_.program_communicator->device(); }
@@ -116,13 +102,7 @@ class MeshParallel : public Strategy,
   void abandon_run() {
     if (pipeline_) pipeline_->abandon();
   }
-  void forget_wholes();
-
   bool has_buffer(const std::string& name) const { return cut_.holds(place_.pp, cut_.block_of(name)); }
-  /// Throws Error(mismatch) if the saved model is another one, or a moment has not the shape of its parameter.
-  void check_model(const StateReader& state) const;
-  std::map<std::string, ParameterCut> cuts() const;  ///< of this rank, by parameter
-  std::set<std::string> elsewhere() const;           ///< parameters of other stages
 
   StrategyContext context_;
   Mesh mesh_;
@@ -130,26 +110,18 @@ class MeshParallel : public Strategy,
   std::shared_ptr<torch::nn::Module> model_;
   MeshGroups groups_;
   std::unique_ptr<FlatBuffers> buffers_;
-  std::vector<std::string> names_;
-  std::vector<Parameter> parameters_;  // as names_
-  bool drops_gradients_ = false;       // of this backward: its samples have no weight
+  MeshParameters parameters_;
 
  private:
-  std::vector<ParameterLayout> layout() const;
-  void collect_parameters();
   void measure(MicroBatches& work);
   void cut_by(const std::vector<double>& costs);
   void take_stages();
   void agree_on_cut();
-  void release_others();
-  void mark_used(const at::Tensor& parameter);
 
   std::vector<TensorPlanEntry> plan_;
-  std::map<const c10::TensorImpl*, std::size_t> index_;
   StageCut cut_;
   std::unique_ptr<RankPipeline> pipeline_;  // with more than one stage
-  at::Tensor flat_;                         // (numel,): gradients, those outside of blocks first
-  std::int64_t shared_numel_ = 0;           // of flat_
+  std::optional<FlatGradients> gradients_;
   std::uint64_t layout_ = 0;
   std::set<const Optimizer*> placed_;
   std::int64_t step_ = 0;

@@ -1,7 +1,6 @@
 // Parts of a model on a mesh as checkpoints have them: each parameter once, whole, under its full name.
 #include "strategies/mesh/mesh_parallel.hpp"
 #include "strategies/mesh/partitioned_state.hpp"
-#include "tensor_io/checkpoint/state_matching.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
 
 namespace troupe {
@@ -22,12 +21,10 @@ std::vector<TensorPart> MeshParallel::state_parts(Optimizer& optimizer, int, int
   torch::NoGradGuard no_grad;
   if (!cut_.is_cut()) cut_by({});
   shard_optimizer(optimizer);
-  std::map<std::string, const Parameter*> by_name;
-  for (const auto& parameter : parameters_) by_name[parameter.name] = &parameter;
   std::vector<TensorPart> parts;
   NamedTensors alike;
   std::size_t turn = 0;
-  const auto add = [&](const std::string& name, const Parameter& parameter, const at::Tensor& value) {
+  const auto add = [&](const std::string& name, const MeshParameters::Parameter& parameter, const at::Tensor& value) {
     if (!parameter.own || !counts(parameter)) return;
     if (value.dim() > 0 && parameter.cut.dim >= 0) {
       if (static_cast<int>(turn++ % static_cast<std::size_t>(mesh_.dp)) == place_.dp)
@@ -36,9 +33,9 @@ std::vector<TensorPart> MeshParallel::state_parts(Optimizer& optimizer, int, int
       alike.emplace_back(name, value.detach());
     }
   };
-  for (const auto& parameter : parameters_) add("model." + parameter.name, parameter, parameter.tensor);
+  for (const auto& parameter : parameters_.all()) add("model." + parameter.name, parameter, parameter.tensor);
   for (const auto& [name, value] : optimizer.state())
-    add("optimizer." + name, *by_name.at(name.substr(0, name.rfind('.'))), value);
+    add("optimizer." + name, parameters_.all()[parameters_.index_of(name.substr(0, name.rfind('.'))).value()], value);
   NamedTensors buffers;
   for (const auto& item : model_->named_buffers()) {
     if (place_.tp == 0 && has_buffer(item.key())) buffers.emplace_back("model." + item.key(), item.value());
@@ -48,41 +45,6 @@ std::vector<TensorPart> MeshParallel::state_parts(Optimizer& optimizer, int, int
   return parts;
 }
 
-void MeshParallel::check_model(const StateReader& state) const {
-  NamedTensors expected;
-  for (const auto& parameter : parameters_)
-    expected.emplace_back("model." + parameter.name,
-                          at::empty({}, parameter.tensor.options().requires_grad(false)).expand(parameter.sizes));
-  for (const auto& item : model_->named_buffers()) expected.emplace_back("model." + item.key(), item.value());
-  const auto difference = compare_state(outlines(state, "model."), expected);
-  if (!difference.empty()) throw Error(ErrorCode::mismatch, "resume", "loading the model: " + difference.describe());
-  std::map<std::string, const Parameter*> by_name;
-  for (const auto& parameter : parameters_) by_name[parameter.name] = &parameter;
-  for (const auto& [name, entry] : state.entries()) {
-    if (!name.starts_with(kOptimizerPrefix) || entry.shape.empty()) continue;
-    const auto found = by_name.find(parameter_in(name));
-    if (found != by_name.end() && entry.shape != found->second->sizes)
-      throw Error(ErrorCode::mismatch, "resume",
-                  "loading the optimizer: " + name + " does not have the shape of its parameter");
-  }
-}
-
-std::map<std::string, ParameterCut> MeshParallel::cuts() const {
-  std::map<std::string, ParameterCut> cuts;
-  for (const auto& parameter : parameters_) {
-    if (parameter.cut.dim >= 0) cuts.emplace(parameter.name, parameter.cut);
-  }
-  return cuts;
-}
-
-std::set<std::string> MeshParallel::elsewhere() const {
-  std::set<std::string> names;
-  for (const auto& parameter : parameters_) {
-    if (!parameter.own) names.insert(parameter.name);
-  }
-  return names;
-}
-
 void MeshParallel::read_state(const StateReader& state, Optimizer& optimizer) {
   torch::NoGradGuard no_grad;
   if (!cut_.is_cut()) {  // to be measured: as it was cut for the checkpoint is not known, and the state has to lie
@@ -90,12 +52,12 @@ void MeshParallel::read_state(const StateReader& state, Optimizer& optimizer) {
     cut_by({});
   }
   shard_optimizer(optimizer);
-  check_model(state);
+  check_saved_model(state, parameters_, *model_);
   for (auto& item : model_->named_buffers()) state.read("model." + item.key(), item.value());
-  const CutStateReader own(state, cuts(), elsewhere());
+  const CutStateReader own(state, parameters_.cuts(), parameters_.elsewhere());
   NamedTensors moments;
   std::set<std::string> held;
-  for (const auto& parameter : parameters_) {
+  for (const auto& parameter : parameters_.all()) {
     if (!parameter.own) continue;
     held.insert(parameter.name);
     own.read("model." + parameter.name, parameter.tensor.detach());

@@ -4,6 +4,8 @@
 #include <string_view>
 #include <utility>
 
+#include "tensor_io/checkpoint/state_matching.hpp"
+
 namespace troupe {
 
 std::string parameter_in(std::string_view name) {
@@ -39,6 +41,23 @@ void CutStateReader::read(const std::string& name, at::IntArrayRef offsets, cons
     auto place = offsets.vec();
     place[dim] = run.whole + from - run.own;
     state_.read(name, place, target.narrow(cut.dim, from - begin, to - from));
+  }
+}
+
+void check_saved_model(const StateReader& state, const MeshParameters& parameters, const torch::nn::Module& model) {
+  NamedTensors expected;
+  for (const auto& parameter : parameters.all())
+    expected.emplace_back("model." + parameter.name,
+                          at::empty({}, parameter.tensor.options().requires_grad(false)).expand(parameter.sizes));
+  for (const auto& item : model.named_buffers()) expected.emplace_back("model." + item.key(), item.value());
+  const auto difference = compare_state(outlines(state, "model."), expected);
+  if (!difference.empty()) throw Error(ErrorCode::mismatch, "resume", "loading the model: " + difference.describe());
+  for (const auto& [name, entry] : state.entries()) {
+    if (!name.starts_with("optimizer.") || entry.shape.empty()) continue;
+    const auto index = parameters.index_of(parameter_in(name));
+    if (index && entry.shape != parameters.all()[*index].sizes)
+      throw Error(ErrorCode::mismatch, "resume",
+                  "loading the optimizer: " + name + " does not have the shape of its parameter");
   }
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "strategies/mesh/mesh_parameters.hpp"
 #include "tensor_io/checkpoint/state_reader.hpp"
 #include "tensor_io/communicator/communicator.hpp"
 #include "tensor_io/layers/parallel_layers.hpp"
@@ -31,6 +32,10 @@ class CutStateReader final : public StateReader {
   std::map<std::string, ParameterCut> cuts_;
   std::map<std::string, Entry, std::less<>> entries_;
 };
+
+/// Throws Error(mismatch) if the saved model has other parameters, or other buffers than `model`, or a moment has not
+/// the shape of its parameter.
+void check_saved_model(const StateReader& state, const MeshParameters& parameters, const torch::nn::Module& model);
 
 /// The run of a cut parameter, or of its moment, that this rank writes. If a rank holds several runs (column/3) the
 /// ranks exchange theirs, since a file has each tensor once. Collective over `communicator`.

@@ -78,16 +78,15 @@ void ShardedMesh::attach(std::shared_ptr<torch::nn::Module> model) {
 }
 
 void ShardedMesh::hold_parameters() {
-  ShardedPart part{elsewhere(), {}, true};
-  for (const auto& parameter : parameters_) {
+  ShardedPart part{parameters_.elsewhere(), {}, true};
+  for (const auto& parameter : parameters_.all()) {
     if (mesh_.pp > 1 && parameter.block < 0) part.apart.insert(parameter.name);
   }
   buffers_.reset();  // they go along with the shards
   shards_ = std::make_unique<ShardedStrategy>(make_part(), mode_of(context_.options, mesh_), std::move(part));
   shards_->place(model_);
-  std::map<std::string, std::int32_t> index;
-  for (std::size_t p = 0; p < parameters_.size(); ++p) index[parameters_[p].name] = static_cast<std::int32_t>(p);
-  for (const auto& parameter : shards_->parameters().parameters()) outer_.push_back(index.at(parameter.name));
+  for (const auto& parameter : shards_->parameters().parameters())
+    outer_.push_back(static_cast<std::int32_t>(parameters_.index_of(parameter.name).value()));
 }
 
 void ShardedMesh::rejoin(StrategyContext context) {
@@ -121,7 +120,7 @@ void ShardedMesh::take_snapshot(Optimizer& optimizer, std::uint64_t generation, 
 }
 
 void ShardedMesh::set_rollback_point() {
-  forget_wholes();
+  parameters_.forget_wholes();
   shards_->set_rollback_point();
 }
 
@@ -140,8 +139,7 @@ GradientSummary ShardedMesh::reduce_gradients() {
   auto summary = shards_->reduce_gradients();
   summary.layout_hash = step_hash();
   summary.not_finite_parameter = outer(summary.not_finite_parameter);
-  summary.used.clear();
-  for (const auto& parameter : parameters_) summary.used.push_back(parameter.used);
+  summary.used = parameters_.used();
   for (const auto& slice : shards_->parameters().slices()) {
     if (parameter_at(slice.place.parameter).partial && slice.gradient.defined())
       groups_.tp->all_reduce(slice.gradient, ReduceOp::sum, "gradients of one's own tokens");

@@ -32,12 +32,12 @@ class ShardedMesh final : public MeshParallel, public Snapshots {
   void begin_evaluation() override;
   void end_evaluation() override { shards_->end_evaluation(); }
   void begin_backward(bool synchronise, double weight) override {
-    drops_gradients_ = weight == 0;  // the shards do it
+    parameters_.mark_uses(weight != 0);
     shards_->begin_backward(synchronise, weight);
   }
   void end_backward() override {
     shards_->end_backward();
-    drops_gradients_ = false;
+    parameters_.mark_uses(true);
   }
   GradientSummary reduce_gradients() override;
   std::int32_t find_not_finite() override { return outer(shards_->find_not_finite()); }
@@ -70,8 +70,8 @@ class ShardedMesh final : public MeshParallel, public Snapshots {
   std::int32_t outer(std::int32_t parameter) const {
     return parameter < 0 ? parameter : outer_[static_cast<std::size_t>(parameter)];
   }
-  const Parameter& parameter_at(std::int32_t parameter) const {
-    return parameters_[static_cast<std::size_t>(outer(parameter))];
+  const MeshParameters::Parameter& parameter_at(std::int32_t parameter) const {
+    return parameters_.all()[static_cast<std::size_t>(outer(parameter))];
   }
   std::vector<at::Tensor> counted_gradients() const override;
   void add_stacked_parts(std::size_t parameter, const std::map<std::string, at::Tensor>& moments,

@@ -11,16 +11,14 @@ namespace troupe {
 // file has each tensor once: those are put together.
 std::vector<TensorPart> ShardedMesh::state_parts(Optimizer& optimizer, int, int) {
   torch::NoGradGuard no_grad;
-  std::map<std::string, const Parameter*> by_name;
-  for (const auto& parameter : parameters_) by_name[parameter.name] = &parameter;
   std::vector<TensorPart> parts;
   for (auto& part : shards_->state_parts(optimizer, part_->rank(), part_->world_size())) {
-    const auto found = by_name.find(parameter_in(part.name));
-    if (found == by_name.end()) {  // a buffer
+    const auto index = parameters_.index_of(parameter_in(part.name));
+    if (!index) {  // a buffer
       if (place_.tp == 0 && has_buffer(parameter_in(part.name))) parts.push_back(std::move(part));
       continue;
     }
-    const auto& parameter = *found->second;
+    const auto& parameter = parameters_.all()[*index];
     const auto& cut = parameter.cut;
     const bool is_cut = cut.dim >= 0 && !part.global_shape.empty();
     if (!counts(parameter) || (!is_cut && place_.tp != 0) || (is_cut && cut.stack > 1)) continue;
@@ -85,8 +83,8 @@ at::Tensor ShardedMesh::gather_whole(std::size_t p, const at::Tensor& own, at::S
 }
 
 void ShardedMesh::read_state(const StateReader& state, Optimizer& optimizer) {
-  check_model(state);
-  shards_->read_state(CutStateReader(state, cuts(), elsewhere()), optimizer);
+  check_saved_model(state, parameters_, *model_);
+  shards_->read_state(CutStateReader(state, parameters_.cuts(), parameters_.elsewhere()), optimizer);
 }
 
 }  // namespace troupe
