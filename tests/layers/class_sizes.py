@@ -13,7 +13,6 @@ MOST_MEMBERS, MOST_LINES = 20, 400
 # Those that are larger today: their members and lines, which may only become fewer.
 LARGER = {
     "Job": (28, 609),
-    "MeshParallel": (27, 574),
     "RankModel": (34, 507),
 }
 # What every strategy has to know; what only some can do is a capability, in a header beside it.
