@@ -18,7 +18,7 @@ void CheckpointerModel::ended(const SaveEnded& ended) {
 
 void CheckpointerModel::written(const SavePart& save) {
   PartSaved saved{{}, save.generation, save.attempt, save.rank, save.ranks, false, {.code = ErrorCode::ok}};
-  if (!job->write_part(save, *process))
+  if (!job->write_part(save, *rank))
     saved.report = {ErrorCode::io,
                     save.rank,
                     "checkpointer",
@@ -26,33 +26,30 @@ void CheckpointerModel::written(const SavePart& save) {
                     "saving a checkpoint",
                     "no space left on device",
                     {}};
-  if (!job->comes_to(*rank, *process, "written", save.attempt.step)) return;
-  if (save.ranks > 1) return caf::anon_send(supervisor, saved);
+  if (!job->comes_to(*rank, "written", save.attempt.step)) return;
+  if (save.ranks > 1) return caf::anon_send(rank->supervisor, saved);
   auto ended = failed_save(save.attempt, saved.report);
-  if (saved.report.code == ErrorCode::ok) ended.report = job->publish(save.attempt, 1, *process);
+  if (saved.report.code == ErrorCode::ok) ended.report = job->publish(save.attempt, 1, *rank->process);
   answer(ended);
 }
 
 void CheckpointerModel::publish(const PublishCheckpoint& order) {
-  const auto ended = failed_save(order.attempt, job->publish(order.attempt, order.ranks, *process));
+  const auto ended = failed_save(order.attempt, job->publish(order.attempt, order.ranks, *rank->process));
   publishing = {};
   if (ended.report.code == ErrorCode::ok && !publishes) job->unlock_directory();
-  if (!job->comes_to(*rank, *process, "published", order.attempt.step)) return;
+  if (!job->comes_to(*rank, "published", order.attempt.step)) return;
   const bool temporary =
       ended.report.code == ErrorCode::io || (ended.report.code == ErrorCode::unavailable && !publishes);
-  if (ended.report.code != ErrorCode::ok && !temporary) caf::anon_send(supervisor, RankFailed{ended.report});
-  caf::anon_send(supervisor, CheckpointPublished{{}, ended});
+  if (ended.report.code != ErrorCode::ok && !temporary) caf::anon_send(rank->supervisor, RankFailed{ended.report});
+  caf::anon_send(rank->supervisor, CheckpointPublished{{}, ended});
 }
 
-caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, Job* job, Process* process,
-                                 RankModel* rank, const RankSupervisorActor& supervisor) {
+caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, Job* job, RankProcess* rank) {
   auto& state = self->state;
   state.job = job;
-  state.process = process;
   state.rank = rank;
-  state.supervisor = supervisor;
-  state.draw = Draw(job->options().seed, process->name + " disk");
-  caf::anon_send(supervisor, RegisterCheckpointer{caf::actor_cast<caf::actor>(self)});
+  state.draw = Draw(job->options().seed, rank->process->name + " disk");
+  caf::anon_send(rank->supervisor, RegisterCheckpointer{caf::actor_cast<caf::actor>(self)});
   // One thing after the other, as the thread of Checkpointer does them.
   const auto disk_time = [&state] {
     const auto now = state.job->world().now();
@@ -64,7 +61,7 @@ caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, J
       [self, disk_time](const SavePart& save) {
         auto& state = self->state;
         if (!std::exchange(state.saved_before, true) && save.rank == 0)
-          state.publishes = state.job->lock_directory(*state.process);
+          state.publishes = state.job->lock_directory(*state.rank->process);
         state.under_way = save.attempt;
         state.requester = caf::actor_cast<caf::actor>(self->current_sender());
         self->delayed_send(self, disk_time(), DiskWrote{save});
@@ -72,7 +69,7 @@ caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, J
       [self](const DiskWrote& wrote) { self->state.written(wrote.save); },
       [self, disk_time](const PublishCheckpoint& order) {
         self->state.publishing = order.attempt;
-        if (self->state.job->comes_to(*self->state.rank, *self->state.process, "publish", order.attempt.step))
+        if (self->state.job->comes_to(*self->state.rank, "publish", order.attempt.step))
           self->delayed_send(self, disk_time(), DiskPublishes{order});
       },
       [self](const DiskPublishes& message) { self->state.publish(message.order); },

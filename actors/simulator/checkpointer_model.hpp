@@ -1,8 +1,8 @@
 #pragma once
 #include <caf/all.hpp>
 
-#include "actors/rank/rank_supervisor.hpp"
 #include "actors/simulator/rank_model.hpp"
+#include "actors/simulator/rank_process.hpp"
 
 namespace troupe::simulator {
 
@@ -16,9 +16,7 @@ struct DiskPublishes {
 /// The model of Checkpointer: the same messages, and a disk that takes its time.
 struct CheckpointerModel {
   Job* job = nullptr;
-  Process* process = nullptr;
-  RankModel* rank = nullptr;
-  RankSupervisorActor supervisor;
+  RankProcess* rank = nullptr;
   Draw draw{0, {}};
   SaveAttempt under_way;
   SaveAttempt publishing;  // comes before the end that is heard meanwhile, as on Checkpointer's thread
@@ -32,8 +30,7 @@ struct CheckpointerModel {
   void publish(const PublishCheckpoint& order);
 };
 
-caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, Job* job, Process* process,
-                                 RankModel* rank, const RankSupervisorActor& supervisor);
+caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, Job* job, RankProcess* rank);
 
 }  // namespace troupe::simulator
 

@@ -264,7 +264,7 @@ void Job::look_at_agents() {
     }
     if (agent->end_by != Time{} && world_.now() > agent->end_by) {
       for (auto& rank : ranks_) {
-        if (rank->process->alive && rank->agent == agent->host) kill_rank(*rank);
+        if (rank->process->alive && rank->process->host == agent->host) kill_rank(*rank);
       }
     }
     const auto since = world_.now() - agent->last_exit;
@@ -293,13 +293,11 @@ void Job::start_rank(Agent& agent, const ProcessId& id) {
     auto& rank = *ranks_.emplace_back(std::make_unique<RankProcess>());
     rank.process = &world_.start("rank " + std::to_string(id.slot), host);
     rank.id = id;
-    rank.agent = host;
-    rank.status = std::make_shared<RankStatus>();
     auto* const process = rank.process;
     find_coordinator(
         *process, 60s, [process] { return !process->alive; },
         [this, &rank](caf::strong_actor_ptr found) {
-          if (!found) return exit_rank(*rank.process, 69);
+          if (!found) return exit_rank(rank, 69);
           rank.coordinator = std::move(found);
           join_rank(rank);
         });
@@ -311,7 +309,7 @@ void Job::join_rank(RankProcess& rank) {
   options.join.job_id = job_id_;
   options.join.process = rank.id;
   options.join.world_size = options_.ranks;
-  options.join.host = "host " + std::to_string(rank.agent);
+  options.join.host = "host " + std::to_string(rank.process->host);
   options.join.spare = rank.id.slot >= options_.ranks;
   options.coordinator = rank.coordinator;
   options.status = rank.status;
@@ -326,31 +324,30 @@ void Job::join_rank(RankProcess& rank) {
       *rank.process,
       [this, &rank, options](caf::event_based_actor* self, NoArgument) mutable -> caf::behavior {
         if (!rank.process->alive) return {[](bool) {}};
-        rank.model = std::make_unique<RankModel>(self, *this, *rank.process, options.join, rank.status);
+        rank.model = std::make_unique<RankModel>(self, *this, rank);
         options.compute = caf::actor_cast<caf::actor>(self);
-        auto supervisor = world_.spawn(
+        rank.supervisor = world_.spawn(
             *rank.process,
             [&rank, options](RankSupervisorActor::stateful_pointer<RankSupervisorState> supervisor, NoArgument) {
-              rank.supervisor = &supervisor->state;
+              rank.supervisor_state = &supervisor->state;
               return rank_supervisor(supervisor, options);
             },
             NoArgument{});
-        auto checkpointer =
-            world_.spawn(*rank.process, checkpointer_model, this, rank.process, rank.model.get(), supervisor);
-        rank.model->begin(supervisor, caf::actor_cast<caf::actor>(checkpointer));
+        auto checkpointer = world_.spawn(*rank.process, checkpointer_model, this, &rank);
+        rank.model->begin(caf::actor_cast<caf::actor>(checkpointer));
         return rank.model->make_behavior();
       },
       NoArgument{});
 }
 
-Job::RankProcess* Job::living(int slot) {
+RankProcess* Job::living(int slot) {
   for (auto rank = ranks_.rbegin(); rank != ranks_.rend(); ++rank) {
     if ((*rank)->id.slot == slot && (*rank)->process->alive) return rank->get();
   }
   return nullptr;
 }
 
-Job::RankProcess* Job::of(const Process& process) {
+RankProcess* Job::of(const Process& process) {
   for (auto rank = ranks_.rbegin(); rank != ranks_.rend(); ++rank) {
     if ((*rank)->process == &process) return rank->get();
   }
@@ -360,7 +357,7 @@ Job::RankProcess* Job::of(const Process& process) {
 std::int64_t Job::stale_at_ranks() const {
   std::int64_t stale = 0;
   for (const auto& rank : ranks_) {
-    if (rank->process->alive && rank->supervisor != nullptr) stale += rank->supervisor->stale;
+    if (rank->process->alive && rank->supervisor_state != nullptr) stale += rank->supervisor_state->stale;
   }
   return stale;
 }
@@ -370,17 +367,11 @@ RankModel* Job::rank_in(int slot) noexcept {
   return rank ? rank->model.get() : nullptr;
 }
 
-caf::strong_actor_ptr Job::coordinator_at(Process& process) {
-  auto* rank = of(process);
-  return rank ? rank->coordinator : nullptr;
-}
-
-void Job::exit_rank(Process& process, int code) {
-  auto* rank = of(process);
-  if (!rank || !process.alive) return;
-  world_.log(process.name + " ends with exit code " + std::to_string(code));
-  world_.kill(process);
-  rank_ended(*rank, code << 8);
+void Job::exit_rank(RankProcess& rank, int code) {
+  if (!rank.process->alive) return;
+  world_.log(rank.process->name + " ends with exit code " + std::to_string(code));
+  world_.kill(*rank.process);
+  rank_ended(rank, code << 8);
 }
 
 void Job::kill_rank(RankProcess& rank) {
@@ -392,7 +383,7 @@ void Job::kill_rank(RankProcess& rank) {
 
 // waitpid, of its agent if that lives.
 void Job::rank_ended(RankProcess& rank, int wait_status) {
-  const auto* agent = agent_of(rank.agent);
+  const auto* agent = agent_of(rank.process->host);
   if (agent == nullptr) return;
   world_.after(std::chrono::microseconds(draw_.in(100, 20'000)),
                [process = agent->process, actor = agent->actor, id = rank.id, wait_status] {
@@ -406,10 +397,10 @@ Job::Agent* Job::agent_of(int host) {
   return found == agents_.end() ? nullptr : found->get();
 }
 
-bool Job::comes_to(RankModel& rank, Process& process, const char* point, std::int64_t step) {
-  if (!process.alive) return false;
+bool Job::comes_to(RankProcess& rank, const char* point, std::int64_t step) {
+  if (!rank.process->alive) return false;
   for (auto at = at_points_.begin(); at != at_points_.end();) {
-    if (at->target != rank.id().slot || at->point != point || step < at->step) {
+    if (at->target != rank.id.slot || at->point != point || step < at->step) {
       ++at;
       continue;
     }
@@ -417,7 +408,7 @@ bool Job::comes_to(RankModel& rank, Process& process, const char* point, std::in
     at = at_points_.erase(at);
     world_.log("fault: " + fault.to_string() + ": it comes there at step " + std::to_string(step));
     if (fault.kind == FaultKind::kill_rank_at) {
-      kill_rank(*of(process));
+      kill_rank(rank);
       return false;
     }
     world_.after(std::chrono::microseconds(draw_.in(0, 20'000)), [this, fault] { inflict(fault); });
@@ -427,45 +418,46 @@ bool Job::comes_to(RankModel& rank, Process& process, const char* point, std::in
 
 // ---------------------------------------------------------------- data connections
 
-Connected Job::connect_data(Process& process, std::uint64_t generation, int rank, int peer_rank,
+Connected Job::connect_data(RankProcess& process, std::uint64_t generation, int rank, int peer_rank,
                             const ProcessId& peer_id) {
   auto* peer = living(peer_id.slot);
   if (!peer || peer->id != peer_id || given_up_[peer->process->id].contains(generation) ||
-      given_up_[process.id].contains(generation))
+      given_up_[process.process->id].contains(generation))
     return Connected::refused;
-  auto& known = data_[{generation, process.id, peer_rank}];
+  auto& known = data_[{generation, process.process->id, peer_rank}];
   if (known) return known->open ? Connected::yes : Connected::refused;
-  known = world_.connect(process, *peer->process, "data " + std::to_string(generation));
+  known = world_.connect(*process.process, *peer->process, "data " + std::to_string(generation));
   if (!known) {
-    data_.erase({generation, process.id, peer_rank});
+    data_.erase({generation, process.process->id, peer_rank});
     return Connected::later;
   }
   data_[{generation, peer->process->id, rank}] = known;
   const auto closed = [generation](const caf::actor& compute, int other) {
     return [compute, generation, other] { caf::anon_send(compute, PeerGone{generation, other}); };
   };
-  known->sides[0].closed = closed(of(process)->compute, peer_rank);
+  known->sides[0].closed = closed(process.compute, peer_rank);
   known->sides[1].closed = closed(peer->compute, rank);
   return Connected::yes;
 }
 
-void Job::send_piece(Process& process, const Piece& piece, int peer_rank) {
-  const auto found = data_.find({piece.generation, process.id, peer_rank});
+void Job::send_piece(RankProcess& process, const Piece& piece, int peer_rank) {
+  const auto found = data_.find({piece.generation, process.process->id, peer_rank});
   if (found == data_.end() || !found->second->open) return;
   auto& connection = *found->second;
-  const int from = connection.side_of(process);
+  const int from = connection.side_of(*process.process);
   auto* peer = of(*connection.sides[1 - from].process);
   world_.send(connection, from, [&connection, peer, piece] {
     if (connection.open && peer->process->alive) caf::anon_send(peer->compute, piece);
   });
 }
 
-void Job::close_data(Process& process, std::uint64_t generation) {
-  given_up_[process.id].insert(generation);
-  for (auto found = data_.lower_bound({generation, process.id, -1});
-       found != data_.end() && std::get<0>(found->first) == generation && std::get<1>(found->first) == process.id;
+void Job::close_data(RankProcess& process, std::uint64_t generation) {
+  given_up_[process.process->id].insert(generation);
+  for (auto found = data_.lower_bound({generation, process.process->id, -1});
+       found != data_.end() && std::get<0>(found->first) == generation &&
+       std::get<1>(found->first) == process.process->id;
        ++found) {
-    if (found->second->open) world_.close(*found->second, found->second->side_of(process));
+    if (found->second->open) world_.close(*found->second, found->second->side_of(*process.process));
   }
 }
 
@@ -477,8 +469,8 @@ bool Job::lock_directory(Process& process) {
   return true;
 }
 
-bool Job::write_part(const SavePart& save, Process& process) {
-  if (full_disks_.erase(of(process)->id.slot) > 0) return false;
+bool Job::write_part(const SavePart& save, RankProcess& rank) {
+  if (full_disks_.erase(rank.id.slot) > 0) return false;
   auto& checkpoint = parts_[save.attempt.id];
   checkpoint.step = save.attempt.step;
   checkpoint.ranks = save.ranks;

@@ -14,6 +14,7 @@
 #include "actors/simulator/fault.hpp"
 #include "actors/simulator/history.hpp"
 #include "actors/simulator/rank_model.hpp"
+#include "actors/simulator/rank_process.hpp"
 #include "actors/simulator/world.hpp"
 
 namespace troupe::simulator {
@@ -59,21 +60,21 @@ class Job {
   void inflict(const Fault& fault);
 
   // For the models.
-  caf::strong_actor_ptr coordinator_at(Process& rank);
   void find_coordinator(Process& process, milliseconds patience, std::function<bool()> given_up,
                         std::function<void(caf::strong_actor_ptr)> found);
   /// Whether the rank dies here.
-  bool comes_to(RankModel& rank, Process& process, const char* point, std::int64_t step);
-  Connected connect_data(Process& process, std::uint64_t generation, int rank, int peer_rank, const ProcessId& peer);
-  void send_piece(Process& process, const Piece& piece, int peer_rank);
-  void close_data(Process& process, std::uint64_t generation);
-  void exit_rank(Process& process, int code);
+  bool comes_to(RankProcess& rank, const char* point, std::int64_t step);
+  Connected connect_data(RankProcess& process, std::uint64_t generation, int rank, int peer_rank,
+                         const ProcessId& peer);
+  void send_piece(RankProcess& process, const Piece& piece, int peer_rank);
+  void close_data(RankProcess& process, std::uint64_t generation);
+  void exit_rank(RankProcess& rank, int code);
   bool is_slow(int slot) const { return slow_slots_.contains(slot); }
   const SavedCheckpoint* latest() const noexcept { return latest_ ? &*latest_ : nullptr; }
   bool resumes() const noexcept { return starts_ > 1; }
 
   // The disk.
-  bool write_part(const SavePart& save, Process& process);
+  bool write_part(const SavePart& save, RankProcess& rank);
   bool lock_directory(Process& process);  ///< false: another one holds it
   void unlock_directory() noexcept { publisher_ = nullptr; }
   ErrorReport publish(const SaveAttempt& attempt, int ranks, Process& process);
@@ -81,16 +82,6 @@ class Job {
   void save_alone(std::int64_t step, const ModelState& state, Process& process);
 
  private:
-  struct RankProcess {
-    Process* process = nullptr;
-    ProcessId id;
-    int agent = 0;
-    std::unique_ptr<RankModel> model;
-    std::shared_ptr<RankStatus> status;
-    caf::strong_actor_ptr coordinator;  // a proxy
-    const RankSupervisorState* supervisor = nullptr;
-    caf::actor compute;
-  };
   struct Agent {
     Process* process = nullptr;
     caf::actor actor;

@@ -29,7 +29,7 @@ void Job::freeze(Process& process, milliseconds lasts) {
 void Job::inflict(const Fault& fault) {
   if (done_) return;
   auto* rank = living(fault.target);
-  auto* agent = agent_of(rank && fault.kind == FaultKind::leave ? rank->agent : fault.target);
+  auto* agent = agent_of(rank && fault.kind == FaultKind::leave ? rank->process->host : fault.target);
   world_.log("fault: " + fault.to_string());
   calm_from_ = std::max(calm_from_, world_.now() + fault.lasts);
   switch (fault.kind) {
@@ -40,7 +40,7 @@ void Job::inflict(const Fault& fault) {
       if (!agent || agents_.size() == 1) break;
       world_.kill(*agent->process);
       for (auto& child : ranks_) {
-        if (child->process->alive && child->agent == fault.target) kill_rank(*child);
+        if (child->process->alive && child->process->host == fault.target) kill_rank(*child);
       }
       break;
     case FaultKind::kill_coordinator:

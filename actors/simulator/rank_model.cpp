@@ -43,15 +43,12 @@ std::int64_t parse(const std::string& bytes, ModelState& state) {
 
 }  // namespace
 
-RankModel::RankModel(caf::event_based_actor* self, Job& job, Process& process, const JoinJob& join,
-                     std::shared_ptr<RankStatus> status)
+RankModel::RankModel(caf::event_based_actor* self, Job& job, RankProcess& process)
     : self_(self),
       job_(job),
       process_(process),
-      join_(join),
-      status_(std::move(status)),
-      draw_(job.options().seed, process.name),
-      protocol_(join.process) {}
+      draw_(job.options().seed, process.process->name),
+      protocol_(process.id) {}
 
 caf::behavior RankModel::make_behavior() {
   return {
@@ -115,19 +112,18 @@ void RankModel::give_up_waiting() {
   waits_for.clear();
 }
 
-bool RankModel::is_here(const char* point) { return job_.comes_to(*this, process_, point, steps_done()); }
+bool RankModel::is_here(const char* point) { return job_.comes_to(process_, point, steps_done()); }
 
 // ---------------------------------------------------------------- joining
 
-void RankModel::begin(const RankSupervisorActor& supervisor, caf::actor checkpointer) {
-  supervisor_ = supervisor;
+void RankModel::begin(caf::actor checkpointer) {
   checkpointer_ = std::move(checkpointer);
   ask_to_join();
 }
 
 void RankModel::ask_to_join() {
   wait("its admission", 70s);
-  self_->request(supervisor_, 60s, JoinRank{2s})
+  self_->request(process_.supervisor, 60s, JoinRank{2s})
       .then(
           [this](const JoinAccepted& accepted) {
             waits_for.clear();
@@ -173,8 +169,8 @@ void RankModel::take(const Membership& next) {
 
 void RankModel::enter(const Membership& next) {
   membership_ = next;
-  job_.history().entered(join_.process, next.generation);
-  status_->steps_done = steps_done();
+  job_.history().entered(process_.id, next.generation);
+  process_.status->steps_done = steps_done();
   broken_.reset();
   gone_.reset();
   collective_.reset();
@@ -184,18 +180,19 @@ void RankModel::enter(const Membership& next) {
   const auto aborted = [self = caf::actor_cast<caf::actor>(self_), generation](const ErrorReport& reason) {
     caf::anon_send(self, CommunicatorsAborted{generation, reason});
   };
-  caf::anon_send(supervisor_, RegisterRendezvous{generation, std::make_shared<ModelRendezvous>(aborted)});
+  caf::anon_send(process_.supervisor, RegisterRendezvous{generation, std::make_shared<ModelRendezvous>(aborted)});
   put_address();
   wait("addresses", job_.options().collective_timeout + 3s);
   exchange_addresses(0, 1ms);
 }
 
 void RankModel::put_address() {
-  const auto coordinator = job_.coordinator_at(process_);
+  const auto& coordinator = process_.coordinator;
   if (!coordinator || coordinator == told_) return;
   told_ = coordinator;
-  caf::send_as(supervisor_, caf::actor_cast<CoordinatorActor>(coordinator),
-               PutValue{"g" + std::to_string(membership_.generation) + "/" + std::to_string(rank()), process_.name});
+  caf::send_as(
+      process_.supervisor, caf::actor_cast<CoordinatorActor>(coordinator),
+      PutValue{"g" + std::to_string(membership_.generation) + "/" + std::to_string(rank()), process_.process->name});
 }
 
 // As CoordinatorRendezvous::get, of one peer after the other.
@@ -213,10 +210,9 @@ void RankModel::exchange_addresses(int peer, milliseconds pause) {
     });
   };
   put_address();
-  const auto coordinator = job_.coordinator_at(process_);
-  if (!coordinator) return again();
+  if (!process_.coordinator) return again();
   self_
-      ->request(caf::actor_cast<CoordinatorActor>(coordinator), 2s,
+      ->request(caf::actor_cast<CoordinatorActor>(process_.coordinator), 2s,
                 GetValue{"g" + std::to_string(generation) + "/" + std::to_string(peer)})
       .then(
           [this, peer, generation, again](bool there, const std::string&) {
@@ -245,7 +241,7 @@ void RankModel::connected() {
         options, [self = caf::actor_cast<caf::actor>(self_), generation](const ErrorReport& reason) {
           caf::anon_send(self, CommunicatorsAborted{generation, reason});
         });
-    caf::anon_send(supervisor_,
+    caf::anon_send(process_.supervisor,
                    RegisterCommunicator{kCommunicatorNames[communicator], generation, communicators_[communicator]});
   }
   for (const auto& piece : std::exchange(early_, {})) arrived(piece);
@@ -291,7 +287,7 @@ void RankModel::settle_optimizer(std::function<void()> then) {
     parse(pieces[static_cast<std::size_t>(roles.first_donor)], given);
     if (roles.newcomer[static_cast<std::size_t>(rank())]) {
       state_.moments = given.moments;
-      job_.history().took_state(join_.process, steps_done(), state_);
+      job_.history().took_state(process_.id, steps_done(), state_);
     }
     protocol_.settled_optimizer();
     then();
@@ -307,8 +303,8 @@ void RankModel::resume() {
       resumed_ = true;
       if (!offer.empty()) {
         protocol_.resumed(parse(offer, state_));
-        status_->steps_done = steps_done();
-        job_.history().took_state(join_.process, steps_done(), state_);
+        process_.status->steps_done = steps_done();
+        job_.history().took_state(process_.id, steps_done(), state_);
       }
       go_on();
     });
@@ -362,12 +358,12 @@ void RankModel::finish() {
     if (std::find(pieces.begin(), pieces.end(), "-") != pieces.end()) return save([this] { finish(); });
     if (!is_here("end")) return;
     wait(kOthersEnd, job_.options().collective_timeout + 60s);
-    caf::anon_send(supervisor_, protocol_.end_of_loop());
+    caf::anon_send(process_.supervisor, protocol_.end_of_loop());
   });
 }
 
 void RankModel::step() {
-  const auto work = std::chrono::microseconds(draw_.in(20'000, 60'000)) * (job_.is_slow(join_.process.slot) ? 10 : 1);
+  const auto work = std::chrono::microseconds(draw_.in(20'000, 60'000)) * (job_.is_slow(process_.id.slot) ? 10 : 1);
   for (auto& communicator : communicators_) communicator->ledger().set_step(steps_done());
   if (!is_here("forward")) return;
   after(work, [this] {
@@ -400,7 +396,7 @@ void RankModel::vote() {
   Vote mine;
   mine.step = steps_done();
   mine.samples = static_cast<double>(kGlobalBatch) / membership_.world_size();
-  mine.stop_signal = status_->end_for_vote(membership_.generation);
+  mine.stop_signal = process_.status->end_for_vote(membership_.generation);
   std::string bytes(vote_bytes(0), '\0');
   encode_vote(mine, {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
   if (!is_here("vote")) return;
@@ -434,9 +430,9 @@ void RankModel::part(const std::vector<int>& leaving) {
 
 void RankModel::commit(const std::vector<Slice>& slices, std::uint64_t generation) {
   apply_step(state_, steps_done(), hash_of_samples(steps_done(), slices));
-  job_.history().applied(join_.process, generation, steps_done(), slices, state_);
+  job_.history().applied(process_.id, generation, steps_done(), slices, state_);
   protocol_.end_step();
-  status_->steps_done = steps_done();
+  process_.status->steps_done = steps_done();
 }
 
 // ---------------------------------------------------------------- collectives
@@ -510,7 +506,7 @@ void RankModel::leave(const ErrorReport& why) {
   job_.close_data(process_, membership_.generation);
   if (abort_) return end(abort_->report);
   if (!may_be_recovered(why.code)) return end(why);
-  caf::anon_send(supervisor_, protocol_.interruption(why));
+  caf::anon_send(process_.supervisor, protocol_.interruption(why));
   await_membership();
 }
 
@@ -529,13 +525,13 @@ void RankModel::end(const ErrorReport& report) {
   give_up_waiting();
   after_save_ = nullptr;
   job_.close_data(process_, membership_.generation);
-  status_->loop_ended = true;
+  process_.status->loop_ended = true;
   if (report.code == ErrorCode::parked && report.rank == rank() && protocol_.distributed() && protocol_.whole())
-    job_.save_alone(steps_done(), state_, process_);
-  if (report.code != ErrorCode::ok && !abort_) caf::anon_send(supervisor_, RankFailed{report});
+    job_.save_alone(steps_done(), state_, *process_.process);
+  if (report.code != ErrorCode::ok && !abort_) caf::anon_send(process_.supervisor, RankFailed{report});
   const auto code = exit_code(report.code);
   wait("the coordinator's word", 61s);
-  self_->request(supervisor_, caf::infinite, FinishRank{report})
+  self_->request(process_.supervisor, caf::infinite, FinishRank{report})
       .then([this, code](bool) { job_.exit_rank(process_, code); },
             [this, code](caf::error&) { job_.exit_rank(process_, code); });
 }

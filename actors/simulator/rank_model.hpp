@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "actors/coordinator/coordinator.hpp"
-#include "actors/rank/rank_supervisor.hpp"
 #include "actors/simulator/history.hpp"
+#include "actors/simulator/rank_process.hpp"
 #include "actors/simulator/world.hpp"
 #include "actors/step/step_protocol.hpp"
 #include "actors/step/vote.hpp"
@@ -67,11 +67,9 @@ enum class Connected : std::uint8_t { yes, refused, later };
 /// which Compute waits.
 class RankModel {
  public:
-  RankModel(caf::event_based_actor* self, Job& job, Process& process, const JoinJob& join,
-            std::shared_ptr<RankStatus> status);
+  RankModel(caf::event_based_actor* self, Job& job, RankProcess& process);
   caf::behavior make_behavior();
-  void begin(const RankSupervisorActor& supervisor, caf::actor checkpointer);
-  const ProcessId& id() const noexcept { return join_.process; }
+  void begin(caf::actor checkpointer);
   int rank() const noexcept { return protocol_.rank(); }
   std::int64_t steps_done() const noexcept { return protocol_.steps_done(); }
   /// The event that it waits for, and the deadline; empty if it computes.
@@ -119,10 +117,7 @@ class RankModel {
 
   caf::event_based_actor* self_;
   Job& job_;
-  Process& process_;
-  JoinJob join_;
-  std::shared_ptr<RankStatus> status_;
-  RankSupervisorActor supervisor_;
+  RankProcess& process_;
   caf::actor checkpointer_;
   Draw draw_;
 
