@@ -12,13 +12,14 @@ void CheckpointerModel::answer(const SaveEnded& ended) const {
 
 void CheckpointerModel::ended(const SaveEnded& ended) {
   const bool failed = ended.report.code != ErrorCode::ok;
-  if (failed && publishes && ended.attempt == under_way && ended.attempt != publishing) job->give_up(ended.attempt);
+  if (failed && publishes && ended.attempt == under_way && ended.attempt != publishing)
+    job->checkpoints().give_up(ended.attempt);
   answer(ended);
 }
 
 void CheckpointerModel::written(const SavePart& save) {
   PartSaved saved{{}, save.generation, save.attempt, save.rank, save.ranks, false, {.code = ErrorCode::ok}};
-  if (!job->write_part(save, *rank))
+  if (!job->checkpoints().write(save, rank->id.slot))
     saved.report = {ErrorCode::io,
                     save.rank,
                     "checkpointer",
@@ -29,14 +30,14 @@ void CheckpointerModel::written(const SavePart& save) {
   if (!job->comes_to(*rank, "written", save.attempt.step)) return;
   if (save.ranks > 1) return caf::anon_send(rank->supervisor, saved);
   auto ended = failed_save(save.attempt, saved.report);
-  if (saved.report.code == ErrorCode::ok) ended.report = job->publish(save.attempt, 1, *rank->process);
+  if (saved.report.code == ErrorCode::ok) ended.report = job->checkpoints().publish(save.attempt, 1, *rank->process);
   answer(ended);
 }
 
 void CheckpointerModel::publish(const PublishCheckpoint& order) {
-  const auto ended = failed_save(order.attempt, job->publish(order.attempt, order.ranks, *rank->process));
+  const auto ended = failed_save(order.attempt, job->checkpoints().publish(order.attempt, order.ranks, *rank->process));
   publishing = {};
-  if (ended.report.code == ErrorCode::ok && !publishes) job->unlock_directory();
+  if (ended.report.code == ErrorCode::ok && !publishes) job->checkpoints().unlock();
   if (!job->comes_to(*rank, "published", order.attempt.step)) return;
   const bool temporary =
       ended.report.code == ErrorCode::io || (ended.report.code == ErrorCode::unavailable && !publishes);
@@ -61,7 +62,7 @@ caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, J
       [self, disk_time](const SavePart& save) {
         auto& state = self->state;
         if (!std::exchange(state.saved_before, true) && save.rank == 0)
-          state.publishes = state.job->lock_directory(*state.rank->process);
+          state.publishes = state.job->checkpoints().lock(*state.rank->process);
         state.under_way = save.attempt;
         state.requester = caf::actor_cast<caf::actor>(self->current_sender());
         self->delayed_send(self, disk_time(), DiskWrote{save});

@@ -1,11 +1,25 @@
 #pragma once
 #include <caf/all.hpp>
 
-#include "actors/simulator/rank_model.hpp"
+#include "actors/messages/messages.hpp"
+#include "actors/simulator/history.hpp"
 #include "actors/simulator/rank_process.hpp"
 
 namespace troupe::simulator {
 
+class Job;
+
+/// Compute's part of a save, and the answer once the save has ended.
+struct SavePart {
+  SaveAttempt attempt;
+  std::uint64_t generation = 0;
+  int rank = 0, ranks = 1;
+  SavedPart part;
+};
+struct SaveAnswered {
+  SaveAttempt attempt;
+  ErrorReport report;
+};
 struct DiskWrote {
   SavePart save;
 };
@@ -34,5 +48,7 @@ caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, J
 
 }  // namespace troupe::simulator
 
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::SavePart)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::SaveAnswered)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::DiskWrote)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::DiskPublishes)

@@ -27,9 +27,6 @@ enum class FaultKind : std::uint8_t {
   leave           ///< the rank's host wants it gone: for good (lasts 0), or another starts in its place
 };
 
-/// The run folder's disk, beside those of the slots.
-constexpr int kRunDisk = -1;
-
 /// One fault in a simulation.
 struct Fault {
   FaultKind kind = FaultKind::kill_rank;

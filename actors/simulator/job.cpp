@@ -97,7 +97,7 @@ void Job::start_coordinator(int life) {
     if (process->alive) world_.log("says: " + line);
   };
   options.life = coordinator_->life = life;
-  options.without_journal = full_disks_.contains(kRunDisk);
+  options.without_journal = run_disk_full_;
   if (!journal_.empty() && !options.without_journal) options.resumed = journal_.back();
   coordinator_actor_ = world_.spawn(
       *coordinator_,
@@ -111,7 +111,7 @@ void Job::start_coordinator(int life) {
 void Job::record(const Membership& next) {
   for (auto fault = at_journal_.begin(); fault != at_journal_.end(); ++fault) {
     if (fault->step != static_cast<std::int64_t>(next.generation)) continue;
-    const bool written = fault->lasts.count() > 0 && !full_disks_.contains(kRunDisk);
+    const bool written = fault->lasts.count() > 0 && !run_disk_full_;
     world_.log("fault: " + fault->to_string());
     at_journal_.erase(fault);
     if (written) {
@@ -122,7 +122,7 @@ void Job::record(const Membership& next) {
     return;
   }
   history_.journaled(next);
-  if (full_disks_.contains(kRunDisk)) throw Error(ErrorCode::io, "journal", "no space left on device");
+  if (run_disk_full_) throw Error(ErrorCode::io, "journal", "no space left on device");
   journal_.push_back(next);
 }
 
@@ -459,52 +459,6 @@ void Job::close_data(RankProcess& process, std::uint64_t generation) {
        ++found) {
     if (found->second->open) world_.close(*found->second, found->second->side_of(*process.process));
   }
-}
-
-// ---------------------------------------------------------------- the disk
-
-bool Job::lock_directory(Process& process) {
-  if (publisher_ != nullptr && publisher_ != &process && publisher_->alive) return false;
-  publisher_ = &process;
-  return true;
-}
-
-bool Job::write_part(const SavePart& save, RankProcess& rank) {
-  if (full_disks_.erase(rank.id.slot) > 0) return false;
-  auto& checkpoint = parts_[save.attempt.id];
-  checkpoint.step = save.attempt.step;
-  checkpoint.ranks = save.ranks;
-  checkpoint.parts[save.rank] = save.part;
-  return true;
-}
-
-ErrorReport Job::publish(const SaveAttempt& attempt, int ranks, Process& process) {
-  if (!lock_directory(process))
-    return {.code = ErrorCode::unavailable,
-            .actor = "checkpointer",
-            .step = attempt.step,
-            .operation = "saving a checkpoint",
-            .cause = "another process keeps writing there"};
-  const auto found = parts_.find(attempt.id);
-  if (found == parts_.end() || found->second.parts.size() != static_cast<std::size_t>(ranks))
-    return {ErrorCode::bad_data, -1, "checkpointer", attempt.step, "saving a checkpoint", "a part is missing", {}};
-  latest_ = found->second;
-  latest_->ranks = ranks;
-  history_.published(*latest_);
-  world_.log("latest is step " + std::to_string(attempt.step));
-  return {ErrorCode::ok, -1, {}, attempt.step, {}, {}, {}};
-}
-
-void Job::give_up(const SaveAttempt& attempt) { parts_.erase(attempt.id); }
-
-void Job::save_alone(std::int64_t step, const ModelState& state, Process& process) {
-  if (!lock_directory(process))
-    return world_.log("step " + std::to_string(step) + " is not saved: another rank holds the directory");
-  if (latest_ && latest_->step > step)
-    return world_.log("step " + std::to_string(step) + " is not saved: the others have saved a later one");
-  latest_ = SavedCheckpoint{step, 1, {{0, {step, state}}}};
-  history_.published(*latest_, true);
-  world_.log("latest is step " + std::to_string(step) + ", saved by a rank alone");
 }
 
 }  // namespace troupe::simulator

@@ -11,6 +11,7 @@
 
 #include "actors/coordinator/coordinator.hpp"
 #include "actors/coordinator/membership_plan.hpp"
+#include "actors/simulator/checkpoint_directory.hpp"
 #include "actors/simulator/fault.hpp"
 #include "actors/simulator/history.hpp"
 #include "actors/simulator/rank_model.hpp"
@@ -70,16 +71,8 @@ class Job {
   void close_data(RankProcess& process, std::uint64_t generation);
   void exit_rank(RankProcess& rank, int code);
   bool is_slow(int slot) const { return slow_slots_.contains(slot); }
-  const SavedCheckpoint* latest() const noexcept { return latest_ ? &*latest_ : nullptr; }
+  CheckpointDirectory& checkpoints() noexcept { return checkpoints_; }
   bool resumes() const noexcept { return starts_ > 1; }
-
-  // The disk.
-  bool write_part(const SavePart& save, RankProcess& rank);
-  bool lock_directory(Process& process);  ///< false: another one holds it
-  void unlock_directory() noexcept { publisher_ = nullptr; }
-  ErrorReport publish(const SaveAttempt& attempt, int ranks, Process& process);
-  void give_up(const SaveAttempt& attempt);  ///< its parts are deleted
-  void save_alone(std::int64_t step, const ModelState& state, Process& process);
 
  private:
   struct Agent {
@@ -131,10 +124,9 @@ class Job {
   std::map<std::tuple<std::uint64_t, int, int>, Connection*>
       data_;                                         // by generation, process, and rank at the other end
   std::map<int, std::set<std::uint64_t>> given_up_;  // by process: generations
-  std::set<int> slow_slots_, full_disks_;            // kRunDisk: that of the run folder
-  std::map<std::string, SavedCheckpoint> parts_;     // on disk, by attempt
-  std::optional<SavedCheckpoint> latest_;
-  const Process* publisher_ = nullptr;  // holds the directory's lock
+  std::set<int> slow_slots_;
+  bool run_disk_full_ = false;
+  CheckpointDirectory checkpoints_{world_, history_};
   std::optional<JobOver> verdict_;
   std::uint64_t incarnations_ = 100;
   int starts_ = 0;

@@ -86,8 +86,8 @@ void Job::inflict(const Fault& fault) {
     case FaultKind::leave:
       if (rank && agent) announce_leave(rank->id, fault.lasts > 0ms ? coordinator_state() : nullptr, agent->actor);
       break;
-    case FaultKind::full_run_disk: full_disks_.insert(kRunDisk); break;
-    case FaultKind::full_disk: full_disks_.insert(fault.target); break;
+    case FaultKind::full_run_disk: run_disk_full_ = true; break;
+    case FaultKind::full_disk: checkpoints_.fill_disk(fault.target); break;
     case FaultKind::replay: world_.replay(20, fault.lasts); break;
     case FaultKind::kill_rank_at:
     case FaultKind::kill_at_journal: break;

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "actors/recovery/heal.hpp"
+#include "actors/simulator/checkpointer_model.hpp"
 #include "actors/simulator/job.hpp"
 #include "actors/simulator/model_communicator.hpp"
 
@@ -295,7 +296,7 @@ void RankModel::settle_optimizer(std::function<void()> then) {
 }
 
 void RankModel::resume() {
-  const auto* latest = job_.latest();
+  const auto* latest = job_.checkpoints().latest();
   std::string offer;
   if (rank() == 0 && latest != nullptr) offer = text(latest->parts.at(0).state, latest->step);
   collective(kProgram, "checkpoint", offer, [this](const Pieces& pieces) {
@@ -527,7 +528,7 @@ void RankModel::end(const ErrorReport& report) {
   job_.close_data(process_, membership_.generation);
   process_.status->loop_ended = true;
   if (report.code == ErrorCode::parked && report.rank == rank() && protocol_.distributed() && protocol_.whole())
-    job_.save_alone(steps_done(), state_, *process_.process);
+    job_.checkpoints().save_alone(steps_done(), state_, *process_.process);
   if (report.code != ErrorCode::ok && !abort_) caf::anon_send(process_.supervisor, RankFailed{report});
   const auto code = exit_code(report.code);
   wait("the coordinator's word", 61s);

@@ -44,17 +44,6 @@ struct CommunicatorsAborted {
 struct Continue {
   std::uint64_t turn = 0;
 };
-/// Model of Checkpointer: the first phase, and its answer to Compute.
-struct SavePart {
-  SaveAttempt attempt;
-  std::uint64_t generation = 0;
-  int rank = 0, ranks = 1;
-  SavedPart part;
-};
-struct SaveAnswered {
-  SaveAttempt attempt;
-  ErrorReport report;
-};
 
 class ModelCommunicator;
 
@@ -156,5 +145,3 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::Piece)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::PeerGone)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::CommunicatorsAborted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::Continue)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::SavePart)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::SaveAnswered)
