@@ -215,7 +215,7 @@ caf::behavior Job::agent_behavior(caf::event_based_actor* self, Agent& agent) {
         if (!agent.over) start_rank(agent, start.process);
       },
       [this](const KillRank& kill) {
-        if (auto* rank = living(kill.process.slot); rank && rank->id == kill.process) kill_rank(*rank);
+        if (auto* rank = living(kill.process)) kill_rank(*rank);
       },
       [this, &agent](const JobOver& over) {
         agent.over = over;
@@ -347,11 +347,9 @@ RankProcess* Job::living(int slot) {
   return nullptr;
 }
 
-RankProcess* Job::of(const Process& process) {
-  for (auto rank = ranks_.rbegin(); rank != ranks_.rend(); ++rank) {
-    if ((*rank)->process == &process) return rank->get();
-  }
-  return nullptr;
+RankProcess* Job::living(const ProcessId& id) {
+  auto* rank = living(id.slot);
+  return rank && rank->id == id ? rank : nullptr;
 }
 
 std::int64_t Job::stale_at_ranks() const {
@@ -414,51 +412,6 @@ bool Job::comes_to(RankProcess& rank, const char* point, std::int64_t step) {
     world_.after(std::chrono::microseconds(draw_.in(0, 20'000)), [this, fault] { inflict(fault); });
   }
   return true;
-}
-
-// ---------------------------------------------------------------- data connections
-
-Connected Job::connect_data(RankProcess& process, std::uint64_t generation, int rank, int peer_rank,
-                            const ProcessId& peer_id) {
-  auto* peer = living(peer_id.slot);
-  if (!peer || peer->id != peer_id || given_up_[peer->process->id].contains(generation) ||
-      given_up_[process.process->id].contains(generation))
-    return Connected::refused;
-  auto& known = data_[{generation, process.process->id, peer_rank}];
-  if (known) return known->open ? Connected::yes : Connected::refused;
-  known = world_.connect(*process.process, *peer->process, "data " + std::to_string(generation));
-  if (!known) {
-    data_.erase({generation, process.process->id, peer_rank});
-    return Connected::later;
-  }
-  data_[{generation, peer->process->id, rank}] = known;
-  const auto closed = [generation](const caf::actor& compute, int other) {
-    return [compute, generation, other] { caf::anon_send(compute, PeerGone{generation, other}); };
-  };
-  known->sides[0].closed = closed(process.compute, peer_rank);
-  known->sides[1].closed = closed(peer->compute, rank);
-  return Connected::yes;
-}
-
-void Job::send_piece(RankProcess& process, const Piece& piece, int peer_rank) {
-  const auto found = data_.find({piece.generation, process.process->id, peer_rank});
-  if (found == data_.end() || !found->second->open) return;
-  auto& connection = *found->second;
-  const int from = connection.side_of(*process.process);
-  auto* peer = of(*connection.sides[1 - from].process);
-  world_.send(connection, from, [&connection, peer, piece] {
-    if (connection.open && peer->process->alive) caf::anon_send(peer->compute, piece);
-  });
-}
-
-void Job::close_data(RankProcess& process, std::uint64_t generation) {
-  given_up_[process.process->id].insert(generation);
-  for (auto found = data_.lower_bound({generation, process.process->id, -1});
-       found != data_.end() && std::get<0>(found->first) == generation &&
-       std::get<1>(found->first) == process.process->id;
-       ++found) {
-    if (found->second->open) world_.close(*found->second, found->second->side_of(*process.process));
-  }
 }
 
 }  // namespace troupe::simulator

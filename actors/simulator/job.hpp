@@ -12,6 +12,7 @@
 #include "actors/coordinator/coordinator.hpp"
 #include "actors/coordinator/membership_plan.hpp"
 #include "actors/simulator/checkpoint_directory.hpp"
+#include "actors/simulator/data_connections.hpp"
 #include "actors/simulator/fault.hpp"
 #include "actors/simulator/history.hpp"
 #include "actors/simulator/rank_model.hpp"
@@ -65,13 +66,11 @@ class Job {
                         std::function<void(caf::strong_actor_ptr)> found);
   /// Whether the rank dies here.
   bool comes_to(RankProcess& rank, const char* point, std::int64_t step);
-  Connected connect_data(RankProcess& process, std::uint64_t generation, int rank, int peer_rank,
-                         const ProcessId& peer);
-  void send_piece(RankProcess& process, const Piece& piece, int peer_rank);
-  void close_data(RankProcess& process, std::uint64_t generation);
+  RankProcess* living(const ProcessId& id);  ///< null: it does not live
   void exit_rank(RankProcess& rank, int code);
   bool is_slow(int slot) const { return slow_slots_.contains(slot); }
   CheckpointDirectory& checkpoints() noexcept { return checkpoints_; }
+  DataConnections& data() noexcept { return data_; }
   bool resumes() const noexcept { return starts_ > 1; }
 
  private:
@@ -100,7 +99,6 @@ class Job {
   void kill_rank(RankProcess& rank);
   RankProcess* living(int slot);
   Agent* agent_of(int host);  // nullptr: it does not live
-  RankProcess* of(const Process& process);
   void record(const Membership& next);
   void look_at_agents();
   void end_of_start();
@@ -121,9 +119,7 @@ class Job {
   std::vector<Membership> journal_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::vector<std::unique_ptr<Agent>> agents_, former_agents_;
-  std::map<std::tuple<std::uint64_t, int, int>, Connection*>
-      data_;                                         // by generation, process, and rank at the other end
-  std::map<int, std::set<std::uint64_t>> given_up_;  // by process: generations
+  DataConnections data_{world_};
   std::set<int> slow_slots_;
   bool run_disk_full_ = false;
   CheckpointDirectory checkpoints_{world_, history_};

@@ -62,7 +62,7 @@ caf::behavior RankModel::make_behavior() {
       [this](const CommunicatorsAborted& message) {
         if (message.generation != membership_.generation || broken_) return;
         broken_ = message.reason;
-        job_.close_data(process_, membership_.generation);
+        job_.data().give_up(process_, membership_.generation);
         if (collective_ || waits_for == "addresses" || waits_for == kOthersEnd) leave(message.reason);
       },
       [this](const LeaveLoop& answer) {
@@ -219,8 +219,8 @@ void RankModel::exchange_addresses(int peer, milliseconds pause) {
           [this, peer, generation, again](bool there, const std::string&) {
             if (generation != membership_.generation || waits_for != "addresses") return;
             if (!there) return again();
-            const auto made = job_.connect_data(process_, generation, rank(), peer,
-                                                membership_.members[static_cast<std::size_t>(peer)].process);
+            auto* other = job_.living(membership_.members[static_cast<std::size_t>(peer)].process);
+            const auto made = job_.data().connect(generation, {&process_, rank()}, {other, peer});
             if (made == Connected::later) return again();
             if (made == Connected::refused)
               return leave(
@@ -455,7 +455,7 @@ void RankModel::collective(int communicator, const std::string& label, std::stri
   wait(label, job_.options().collective_timeout + 1s);
   Piece mine{membership_.generation, communicator, record.sequence, record.fingerprint(), rank(), std::move(bytes)};
   for (int peer = 0; peer < membership_.world_size(); ++peer) {
-    if (peer != rank()) job_.send_piece(process_, mine, peer);
+    if (peer != rank()) job_.data().send(process_, mine, peer);
   }
   pieces_[{communicator, mine.sequence, mine.fingerprint}][rank()] = mine.bytes;
   after(job_.options().collective_timeout, [this, label] {
@@ -504,7 +504,7 @@ void RankModel::complete_if_all() {
 void RankModel::leave(const ErrorReport& why) {
   give_up_waiting();
   after_save_ = nullptr;
-  job_.close_data(process_, membership_.generation);
+  job_.data().give_up(process_, membership_.generation);
   if (abort_) return end(abort_->report);
   if (!may_be_recovered(why.code)) return end(why);
   caf::anon_send(process_.supervisor, protocol_.interruption(why));
@@ -525,7 +525,7 @@ void RankModel::end(const ErrorReport& report) {
   awaits_membership_ = false;
   give_up_waiting();
   after_save_ = nullptr;
-  job_.close_data(process_, membership_.generation);
+  job_.data().give_up(process_, membership_.generation);
   process_.status->loop_ended = true;
   if (report.code == ErrorCode::parked && report.rank == rank() && protocol_.distributed() && protocol_.whole())
     job_.checkpoints().save_alone(steps_done(), state_, *process_.process);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/coordinator/coordinator.hpp"
+#include "actors/simulator/data_connections.hpp"
 #include "actors/simulator/history.hpp"
 #include "actors/simulator/rank_process.hpp"
 #include "actors/simulator/world.hpp"
@@ -30,11 +31,6 @@ struct Piece {
   int rank = 0;
   std::string bytes;
 };
-/// A data connection has closed: the other rank is gone, or has given the generation up.
-struct PeerGone {
-  std::uint64_t generation = 0;
-  int rank = 0;
-};
 /// The supervisor has aborted the generation's communicators.
 struct CommunicatorsAborted {
   std::uint64_t generation = 0;
@@ -46,9 +42,6 @@ struct Continue {
 };
 
 class ModelCommunicator;
-
-/// Of a data connection: made, refused by the other rank, or without an answer.
-enum class Connected : std::uint8_t { yes, refused, later };
 
 /// The model of Compute: a loop of steps (forward, reduce, vote, commit), saves between them, and the way from one
 /// generation to the next, with numbers in place of tensors. It follows the same StepProtocol as Compute, and decides
@@ -142,6 +135,5 @@ class RankModel {
 }  // namespace troupe::simulator
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::Piece)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::PeerGone)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::CommunicatorsAborted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::Continue)
