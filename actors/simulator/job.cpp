@@ -70,12 +70,11 @@ bool Job::step() {
 
 void Job::start_job() {
   ++starts_;
-  job_id_ = "job " + std::to_string(starts_);
   journal_.clear();
   history_.began_anew();
   verdict_.reset();
   start_coordinator();
-  for (int host = 0; host < options_.hosts; ++host) start_agent(host);
+  for (int host = 0; host < options_.hosts; ++host) agents_.push_back(std::make_unique<AgentModel>(*this, host));
   look_at_agents();
 }
 
@@ -83,13 +82,13 @@ void Job::start_coordinator(int life) {
   coordinator_ = &world_.start("coordinator", 0);
   coordinator_state_ = nullptr;
   CoordinatorOptions options;
-  options.job_id = job_id_;
+  options.job_id = id();
   options.world_size = options_.ranks;
   options.recovery = options_.recovery;
   options.recovery.enabled = true;
   options.recovery.min_ranks = options_.min_ranks;
   if (options_.plan) options.plan = options_.plan;
-  options.draw_incarnation = [this] { return ++incarnations_; };
+  options.draw_incarnation = [this] { return draw_incarnation(); };
   options.record = [this, process = coordinator_](const Membership& next) {
     if (process->alive) record(next);
   };
@@ -136,11 +135,15 @@ void Job::die_soon(Process& process) {
   });
 }
 
+void Job::heard(const JobOver& over) {
+  if (!verdict_ || over.exit_code != 0) verdict_ = over;
+}
+
 void Job::end_of_start() {
   for (auto& rank : ranks_) {
     if (rank->process->alive) world_.kill(*rank->process);
   }
-  for (auto& agent : agents_) world_.kill(*agent->process);
+  for (auto& agent : agents_) world_.kill(agent->process());
   world_.kill(*coordinator_);
   coordinator_state_ = nullptr;
   auto* const over = coordinator_;
@@ -162,80 +165,7 @@ void Job::end_of_start() {
   });
 }
 
-// ---------------------------------------------------------------- agents
-
-void Job::start_agent(int host) {
-  auto& agent = *agents_.emplace_back(std::make_unique<Agent>());
-  agent.process = &world_.start("agent " + std::to_string(host), host);
-  agent.host = host;
-  agent.last_exit = world_.now();
-  const int all = options_.ranks + options_.spares;
-  for (int slot = 0; slot < all; ++slot) {
-    if (slot % options_.hosts == host) start_rank(agent, {slot, ++incarnations_});
-  }
-  agent.actor = world_.spawn(
-      *agent.process, [this, &agent](caf::event_based_actor* self, NoArgument) { return agent_behavior(self, agent); },
-      NoArgument{});
-}
-
-// As NodeAgent and AgentLink.
-caf::behavior Job::agent_behavior(caf::event_based_actor* self, Agent& agent) {
-  self->set_down_handler([this, &agent](caf::down_msg& down) {
-    if (!agent.coordinator || agent.coordinator->address() != down.source) return;
-    agent.coordinator = nullptr;
-    look_for_coordinator(agent);
-  });
-  look_for_coordinator(agent);
-  return {
-      [this, self, &agent](const CoordinatorFound& found) {
-        agent.lost = !found.coordinator;
-        if (agent.lost) return;
-        agent.coordinator = found.coordinator;
-        self->monitor(caf::actor_cast<caf::actor>(found.coordinator));
-        JoinNode join{.job_id = job_id_, .host = "host " + std::to_string(agent.host)};
-        for (const auto& [slot, id] : agent.children) join.started.push_back(id);
-        self->send(caf::actor_cast<CoordinatorActor>(found.coordinator), join);
-        for (const auto& message : std::exchange(agent.waiting, {})) tell(self, agent, message);
-        for (const auto& [slot, notice] : agent.leaving) tell(self, agent, caf::make_message(notice));
-      },
-      [this, self, &agent](const LeaveNotice& notice) {  // the host's
-        agent.leaving[notice.process.slot] = notice;
-        if (agent.coordinator) tell(self, agent, caf::make_message(notice));
-      },
-      [this, self, &agent](const RankExited& exit) {  // of a child
-        const auto child = agent.children.find(exit.process.slot);
-        if (child != agent.children.end() && child->second == exit.process) agent.children.erase(child);
-        agent.leaving.erase(exit.process.slot);
-        agent.last_exit = world_.now();
-        agent.failed = agent.failed || exit.wait_status != 0;
-        tell(self, agent, caf::make_message(exit));
-      },
-      [](const std::string&) {},
-      [this, &agent](const StartRank& start) {
-        if (!agent.over) start_rank(agent, start.process);
-      },
-      [this](const KillRank& kill) {
-        if (auto* rank = living(kill.process)) kill_rank(*rank);
-      },
-      [this, &agent](const JobOver& over) {
-        agent.over = over;
-        if (!verdict_ || over.exit_code != 0) verdict_ = over;
-        if (over.exit_code != 0) agent.end_by = world_.now() + 3s;
-      },
-  };
-}
-
-void Job::tell(caf::event_based_actor* self, Agent& agent, const caf::message& message) {
-  if (!agent.coordinator) return agent.waiting.push_back(message);
-  agent.coordinator->enqueue(caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message_id(), message,
-                             self->context());
-}
-
-void Job::look_for_coordinator(Agent& agent) {
-  find_coordinator(
-      *agent.process, 60s, [&agent] { return !agent.process->alive; },
-      [&agent](caf::strong_actor_ptr found) { caf::anon_send(agent.actor, CoordinatorFound{std::move(found)}); });
-}
+// ---------------------------------------------------------------- the coordinator and the agents
 
 // Tries 20 times a second, as a process does that does not know when the next coordinator comes.
 void Job::find_coordinator(Process& process, milliseconds patience, std::function<bool()> given_up,
@@ -251,27 +181,12 @@ void Job::find_coordinator(Process& process, milliseconds patience, std::functio
   });
 }
 
-// Which have nothing more to do; when all have, this start of the job is over.
+// When all have ended, this start of the job is over.
 void Job::look_at_agents() {
   if (done_ || history_.violation()) return;
   const int start = starts_;
   bool all_over = true;
-  for (auto& agent : agents_) {
-    if (!agent->process->alive) continue;
-    if (agent->process->frozen) {
-      all_over = false;
-      continue;
-    }
-    if (agent->end_by != Time{} && world_.now() > agent->end_by) {
-      for (auto& rank : ranks_) {
-        if (rank->process->alive && rank->process->host == agent->host) kill_rank(*rank);
-      }
-    }
-    const auto since = world_.now() - agent->last_exit;
-    const bool over = agent->children.empty() && (agent->over || agent->lost || since > (agent->failed ? 10s : 300ms));
-    if (over) world_.kill(*agent->process);
-    all_over = all_over && over;
-  }
+  for (auto& agent : agents_) all_over = agent->end_if_idle() && all_over;
   check();
   if (all_over) {
     end_of_start();
@@ -285,13 +200,12 @@ void Job::look_at_agents() {
 
 // ---------------------------------------------------------------- ranks
 
-void Job::start_rank(Agent& agent, const ProcessId& id) {
-  agent.children[id.slot] = id;
-  auto time_to_start = milliseconds(draw_.in(20, 400));
-  world_.after(time_to_start, [this, &agent_process = *agent.process, host = agent.host, id, start = starts_] {
-    if (start != starts_ || !agent_process.alive) return;
+void Job::start_rank(const Process& agent, const ProcessId& id) {
+  const milliseconds time_to_start(draw_.in(20, 400));
+  world_.after(time_to_start, [this, &agent, id, start = starts_] {
+    if (start != starts_ || !agent.alive) return;
     auto& rank = *ranks_.emplace_back(std::make_unique<RankProcess>());
-    rank.process = &world_.start("rank " + std::to_string(id.slot), host);
+    rank.process = &world_.start("rank " + std::to_string(id.slot), agent.host);
     rank.id = id;
     auto* const process = rank.process;
     find_coordinator(
@@ -306,7 +220,7 @@ void Job::start_rank(Agent& agent, const ProcessId& id) {
 
 void Job::join_rank(RankProcess& rank) {
   RankSupervisorOptions options;
-  options.join.job_id = job_id_;
+  options.join.job_id = id();
   options.join.process = rank.id;
   options.join.world_size = options_.ranks;
   options.join.host = "host " + std::to_string(rank.process->host);
@@ -379,19 +293,25 @@ void Job::kill_rank(RankProcess& rank) {
   rank_ended(rank, SIGKILL);
 }
 
-// waitpid, of its agent if that lives.
-void Job::rank_ended(RankProcess& rank, int wait_status) {
-  const auto* agent = agent_of(rank.process->host);
-  if (agent == nullptr) return;
-  world_.after(std::chrono::microseconds(draw_.in(100, 20'000)),
-               [process = agent->process, actor = agent->actor, id = rank.id, wait_status] {
-                 if (process->alive) caf::anon_send(actor, RankExited{id, wait_status});
-               });
+void Job::kill_ranks_on(int host) {
+  for (auto& rank : ranks_) {
+    if (rank->process->host == host) kill_rank(*rank);
+  }
 }
 
-Job::Agent* Job::agent_of(int host) {
-  const auto found = std::find_if(agents_.begin(), agents_.end(),
-                                  [host](const auto& agent) { return agent->host == host && agent->process->alive; });
+// waitpid, of its agent if that lives.
+void Job::rank_ended(RankProcess& rank, int wait_status) {
+  auto* agent = agent_of(rank.process->host);
+  if (agent == nullptr) return;
+  world_.after(std::chrono::microseconds(draw_.in(100, 20'000)), [agent, exit = RankExited{rank.id, wait_status}] {
+    if (agent->process().alive) caf::anon_send(agent->actor(), exit);
+  });
+}
+
+AgentModel* Job::agent_of(int host) {
+  const auto found = std::find_if(agents_.begin(), agents_.end(), [host](const auto& agent) {
+    return agent->process().host == host && agent->process().alive;
+  });
   return found == agents_.end() ? nullptr : found->get();
 }
 

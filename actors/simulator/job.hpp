@@ -11,6 +11,7 @@
 
 #include "actors/coordinator/coordinator.hpp"
 #include "actors/coordinator/membership_plan.hpp"
+#include "actors/simulator/agent_model.hpp"
 #include "actors/simulator/checkpoint_directory.hpp"
 #include "actors/simulator/data_connections.hpp"
 #include "actors/simulator/fault.hpp"
@@ -52,6 +53,7 @@ class Job {
   const JobOptions& options() const noexcept { return options_; }
   bool done() const noexcept { return done_; }
   int starts() const noexcept { return starts_; }
+  std::string id() const { return "job " + std::to_string(starts_); }
   CoordinatorState* coordinator_state() noexcept {
     return coordinator_ && coordinator_->alive ? coordinator_state_ : nullptr;
   }
@@ -64,41 +66,27 @@ class Job {
   // For the models.
   void find_coordinator(Process& process, milliseconds patience, std::function<bool()> given_up,
                         std::function<void(caf::strong_actor_ptr)> found);
-  /// Whether the rank dies here.
+  /// False: the rank dies here.
   bool comes_to(RankProcess& rank, const char* point, std::int64_t step);
+  void start_rank(const Process& agent, const ProcessId& id);
   RankProcess* living(const ProcessId& id);  ///< null: it does not live
   void exit_rank(RankProcess& rank, int code);
+  void kill_rank(RankProcess& rank);
+  void kill_ranks_on(int host);
+  std::uint64_t draw_incarnation() noexcept { return ++incarnations_; }
+  void heard(const JobOver& over);  ///< an agent did
   bool is_slow(int slot) const { return slow_slots_.contains(slot); }
   CheckpointDirectory& checkpoints() noexcept { return checkpoints_; }
   DataConnections& data() noexcept { return data_; }
   bool resumes() const noexcept { return starts_ > 1; }
 
  private:
-  struct Agent {
-    Process* process = nullptr;
-    caf::actor actor;
-    int host = 0;
-    std::map<int, ProcessId> children;   // by slot; also those about to start
-    std::vector<caf::message> waiting;   // for a coordinator
-    std::map<int, LeaveNotice> leaving;  // by slot
-    caf::strong_actor_ptr coordinator;
-    std::optional<JobOver> over;
-    bool lost = false, failed = false;
-    Time last_exit{}, end_by{};
-  };
-
   void start_job();
   void start_coordinator(int life = 0);
-  void start_agent(int host);
-  caf::behavior agent_behavior(caf::event_based_actor* self, Agent& agent);
-  void look_for_coordinator(Agent& agent);
-  void tell(caf::event_based_actor* self, Agent& agent, const caf::message& message);
-  void start_rank(Agent& agent, const ProcessId& id);
   void join_rank(RankProcess& rank);
   void rank_ended(RankProcess& rank, int wait_status);
-  void kill_rank(RankProcess& rank);
   RankProcess* living(int slot);
-  Agent* agent_of(int host);  // nullptr: it does not live
+  AgentModel* agent_of(int host);  // null: it does not live
   void record(const Membership& next);
   void look_at_agents();
   void end_of_start();
@@ -118,7 +106,7 @@ class Job {
   CoordinatorActor coordinator_actor_;
   std::vector<Membership> journal_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
-  std::vector<std::unique_ptr<Agent>> agents_, former_agents_;
+  std::vector<std::unique_ptr<AgentModel>> agents_, former_agents_;
   DataConnections data_{world_};
   std::set<int> slow_slots_;
   bool run_disk_full_ = false;
@@ -127,7 +115,6 @@ class Job {
   std::uint64_t incarnations_ = 100;
   int starts_ = 0;
   bool done_ = false;
-  std::string job_id_;
 };
 
 }  // namespace troupe::simulator

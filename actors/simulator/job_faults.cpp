@@ -38,10 +38,8 @@ void Job::inflict(const Fault& fault) {
       break;
     case FaultKind::kill_agent:  // its children die with it
       if (!agent || agents_.size() == 1) break;
-      world_.kill(*agent->process);
-      for (auto& child : ranks_) {
-        if (child->process->alive && child->process->host == fault.target) kill_rank(*child);
-      }
+      world_.kill(agent->process());
+      kill_ranks_on(fault.target);
       break;
     case FaultKind::kill_coordinator:
       if (coordinator_->alive && !agents_.empty()) die_soon(*coordinator_);
@@ -51,7 +49,7 @@ void Job::inflict(const Fault& fault) {
       break;
     case FaultKind::stop_coordinator: freeze(*coordinator_, fault.lasts); break;
     case FaultKind::stop_agent:
-      if (agent) freeze(*agent->process, fault.lasts);
+      if (agent) freeze(agent->process(), fault.lasts);
       break;
     case FaultKind::part_hosts: {
       std::set<int> hosts;
@@ -84,7 +82,7 @@ void Job::inflict(const Fault& fault) {
       world_.after(fault.lasts, [this] { world_.slow_network(0ms); });
       break;
     case FaultKind::leave:
-      if (rank && agent) announce_leave(rank->id, fault.lasts > 0ms ? coordinator_state() : nullptr, agent->actor);
+      if (rank && agent) announce_leave(rank->id, fault.lasts > 0ms ? coordinator_state() : nullptr, agent->actor());
       break;
     case FaultKind::full_run_disk: run_disk_full_ = true; break;
     case FaultKind::full_disk: checkpoints_.fill_disk(fault.target); break;
