@@ -51,7 +51,7 @@ caf::behavior AgentModel::make_behavior(caf::event_based_actor* self) {
 }
 
 void AgentModel::look_for_coordinator() {
-  job_.find_coordinator(
+  job_.launcher().find_coordinator(
       process_, 60s, [this] { return !process_.alive; },
       [this](caf::strong_actor_ptr found) { caf::anon_send(actor_, CoordinatorFound{std::move(found)}); });
 }

@@ -12,8 +12,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto kRestartCoordinator = 300ms;  // the launcher sees that it is gone, and starts another
-constexpr auto kGiveUp = 600s;               // without faults, for the job to end
+constexpr auto kGiveUp = 600s;  // without faults, for the job to end
 constexpr int kMostStarts = 12;
 
 template <class... Kinds>
@@ -29,13 +28,13 @@ Job::Job(JobOptions options) : options_(std::move(options)), world_(options_.see
     if (fault.kind == FaultKind::kill_rank_at || fault.kind == FaultKind::break_data_at) {
       at_points_.push_back(fault);
     } else if (fault.kind == FaultKind::kill_at_journal) {
-      at_journal_.push_back(fault);
+      launcher_.kill_at_journal(fault);
     } else {
-      calm_from_ = std::max(calm_from_, world_.now() + fault.at + fault.lasts);
+      note_fault(fault.at + fault.lasts);
       world_.after(fault.at, [this, fault] { inflict(fault); });
     }
   }
-  calm_from_ = std::max(calm_from_, world_.now());
+  note_fault();
   // All that say of which generation or process they are.
   world_.may_repeat = [](const caf::message& message) {
     return is_any_of<Heartbeat, RankInterrupted, CollectiveState, PartSaved, Membership, InterruptRanks, FenceRank,
@@ -70,69 +69,11 @@ bool Job::step() {
 
 void Job::start_job() {
   ++starts_;
-  journal_.clear();
   history_.began_anew();
   verdict_.reset();
-  start_coordinator();
+  launcher_.begin_job();
   for (int host = 0; host < options_.hosts; ++host) agents_.push_back(std::make_unique<AgentModel>(*this, host));
   look_at_agents();
-}
-
-void Job::start_coordinator(int life) {
-  coordinator_ = &world_.start("coordinator", 0);
-  coordinator_state_ = nullptr;
-  CoordinatorOptions options;
-  options.job_id = id();
-  options.world_size = options_.ranks;
-  options.recovery = options_.recovery;
-  options.recovery.enabled = true;
-  options.recovery.min_ranks = options_.min_ranks;
-  if (options_.plan) options.plan = options_.plan;
-  options.draw_incarnation = [this] { return draw_incarnation(); };
-  options.record = [this, process = coordinator_](const Membership& next) {
-    if (process->alive) record(next);
-  };
-  options.log = [this, process = coordinator_](const std::string& line) {
-    if (process->alive) world_.log("says: " + line);
-  };
-  options.life = coordinator_->life = life;
-  options.without_journal = run_disk_full_;
-  if (!journal_.empty() && !options.without_journal) options.resumed = journal_.back();
-  coordinator_actor_ = world_.spawn(
-      *coordinator_,
-      [this, process = coordinator_, options](CoordinatorActor::stateful_pointer<CoordinatorState> self, NoArgument) {
-        if (process == coordinator_) coordinator_state_ = &self->state;
-        return coordinator(self, options);
-      },
-      NoArgument{});
-}
-
-void Job::record(const Membership& next) {
-  for (auto fault = at_journal_.begin(); fault != at_journal_.end(); ++fault) {
-    if (fault->step != static_cast<std::int64_t>(next.generation)) continue;
-    const bool written = fault->lasts.count() > 0 && !run_disk_full_;
-    world_.log("fault: " + fault->to_string());
-    at_journal_.erase(fault);
-    if (written) {
-      journal_.push_back(next);
-      history_.journaled(next);
-    }
-    die_soon(*coordinator_);
-    return;
-  }
-  history_.journaled(next);
-  if (run_disk_full_) throw Error(ErrorCode::io, "journal", "no space left on device");
-  journal_.push_back(next);
-}
-
-// The coordinator; its launcher starts another.
-void Job::die_soon(Process& process) {
-  calm_from_ = std::max(calm_from_, world_.now());
-  coordinator_state_ = nullptr;
-  world_.kill(process);
-  world_.after(kRestartCoordinator, [this, dead = coordinator_] {
-    if (!done_ && coordinator_ == dead) start_coordinator(dead->life + 1);
-  });
 }
 
 void Job::heard(const JobOver& over) {
@@ -144,9 +85,8 @@ void Job::end_of_start() {
     if (rank->process->alive) world_.kill(*rank->process);
   }
   for (auto& agent : agents_) world_.kill(agent->process());
-  world_.kill(*coordinator_);
-  coordinator_state_ = nullptr;
-  auto* const over = coordinator_;
+  launcher_.end_coordinator();
+  const auto* over = &launcher_.coordinator();
   const auto code = verdict_ ? verdict_->report.code : ErrorCode::parked;
   world_.log("start " + std::to_string(starts_) +
              " of the job ended: " + (verdict_ ? verdict_->report.to_string() : "no word from the coordinator"));
@@ -157,29 +97,15 @@ void Job::end_of_start() {
   }
   using enum ErrorCode;
   if (code != parked && code != state_lost && code != peer_lost && code != aborted && code != timeout &&
-      !(code == unavailable && journal_.empty()))
+      !(code == unavailable && !launcher_.has_journal()))
     return history_.broken("I6", "the job ended: " + verdict_->report.to_string());
   if (starts_ >= kMostStarts) return history_.broken("I6", "the job was started " + std::to_string(starts_) + " times");
   world_.after(1s, [this, over] {
-    if (coordinator_ == over) start_job();
+    if (&launcher_.coordinator() == over) start_job();
   });
 }
 
-// ---------------------------------------------------------------- the coordinator and the agents
-
-// Tries 20 times a second, as a process does that does not know when the next coordinator comes.
-void Job::find_coordinator(Process& process, milliseconds patience, std::function<bool()> given_up,
-                           std::function<void(caf::strong_actor_ptr)> found) {
-  if (!process.alive || given_up()) return;
-  if (!process.frozen && coordinator_->alive && !coordinator_->frozen && coordinator_state_ != nullptr) {
-    if (auto* connection = world_.connect(process, *coordinator_, "control"))
-      return found(world_.proxy(*connection, process, caf::actor_cast<caf::strong_actor_ptr>(coordinator_actor_)));
-  }
-  if (patience <= 0ms) return found(nullptr);
-  world_.after(50ms, [this, &process, patience, given_up = std::move(given_up), found = std::move(found)]() mutable {
-    find_coordinator(process, patience - 50ms, std::move(given_up), std::move(found));
-  });
-}
+// ---------------------------------------------------------------- agents
 
 // When all have ended, this start of the job is over.
 void Job::look_at_agents() {
@@ -208,7 +134,7 @@ void Job::start_rank(const Process& agent, const ProcessId& id) {
     rank.process = &world_.start("rank " + std::to_string(id.slot), agent.host);
     rank.id = id;
     auto* const process = rank.process;
-    find_coordinator(
+    launcher_.find_coordinator(
         *process, 60s, [process] { return !process->alive; },
         [this, &rank](caf::strong_actor_ptr found) {
           if (!found) return exit_rank(rank, 69);
@@ -229,7 +155,7 @@ void Job::join_rank(RankProcess& rank) {
   options.status = rank.status;
   options.reconnect = [](auto, const auto&) { return caf::strong_actor_ptr(); };
   options.find_coordinator = [this, &rank](const RankSupervisorActor& supervisor, milliseconds patience) {
-    find_coordinator(
+    launcher_.find_coordinator(
         *rank.process, patience, [&rank] { return rank.status->job_over.load(); },
         [supervisor](caf::strong_actor_ptr found) { caf::anon_send(supervisor, CoordinatorFound{std::move(found)}); });
   };
@@ -288,7 +214,7 @@ void Job::exit_rank(RankProcess& rank, int code) {
 
 void Job::kill_rank(RankProcess& rank) {
   if (!rank.process->alive) return;
-  calm_from_ = std::max(calm_from_, world_.now());
+  note_fault();
   world_.kill(*rank.process);
   rank_ended(rank, SIGKILL);
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <caf/all.hpp>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "actors/simulator/data_connections.hpp"
 #include "actors/simulator/fault.hpp"
 #include "actors/simulator/history.hpp"
+#include "actors/simulator/launcher_model.hpp"
 #include "actors/simulator/rank_model.hpp"
 #include "actors/simulator/rank_process.hpp"
 #include "actors/simulator/world.hpp"
@@ -54,9 +56,7 @@ class Job {
   bool done() const noexcept { return done_; }
   int starts() const noexcept { return starts_; }
   std::string id() const { return "job " + std::to_string(starts_); }
-  CoordinatorState* coordinator_state() noexcept {
-    return coordinator_ && coordinator_->alive ? coordinator_state_ : nullptr;
-  }
+  CoordinatorState* coordinator_state() noexcept { return launcher_.coordinator_state(); }
   RankModel* rank_in(int slot) noexcept;
   /// Messages that supervisors have dropped because they were of former generations.
   std::int64_t stale_at_ranks() const;
@@ -64,8 +64,6 @@ class Job {
   void inflict(const Fault& fault);
 
   // For the models.
-  void find_coordinator(Process& process, milliseconds patience, std::function<bool()> given_up,
-                        std::function<void(caf::strong_actor_ptr)> found);
   /// False: the rank dies here.
   bool comes_to(RankProcess& rank, const char* point, std::int64_t step);
   void start_rank(const Process& agent, const ProcessId& id);
@@ -76,40 +74,36 @@ class Job {
   std::uint64_t draw_incarnation() noexcept { return ++incarnations_; }
   void heard(const JobOver& over);  ///< an agent did
   bool is_slow(int slot) const { return slow_slots_.contains(slot); }
+  /// A fault ends after this time.
+  void note_fault(milliseconds after = milliseconds(0)) { calm_from_ = std::max(calm_from_, world_.now() + after); }
+  LauncherModel& launcher() noexcept { return launcher_; }
   CheckpointDirectory& checkpoints() noexcept { return checkpoints_; }
   DataConnections& data() noexcept { return data_; }
   bool resumes() const noexcept { return starts_ > 1; }
 
  private:
   void start_job();
-  void start_coordinator(int life = 0);
   void join_rank(RankProcess& rank);
   void rank_ended(RankProcess& rank, int wait_status);
   RankProcess* living(int slot);
   AgentModel* agent_of(int host);  // null: it does not live
-  void record(const Membership& next);
   void look_at_agents();
   void end_of_start();
   void check();
   void check_bounds(const CoordinatorState& state);
   void freeze(Process& process, milliseconds lasts);
-  void die_soon(Process& process);
 
   JobOptions options_;
   World world_;
   History history_;
   Draw draw_;
-  std::vector<Fault> at_points_, at_journal_;
+  std::vector<Fault> at_points_;
   Time calm_from_{};  // the end of all faults
-  Process* coordinator_ = nullptr;
-  CoordinatorState* coordinator_state_ = nullptr;
-  CoordinatorActor coordinator_actor_;
-  std::vector<Membership> journal_;
+  LauncherModel launcher_{*this};
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::vector<std::unique_ptr<AgentModel>> agents_, former_agents_;
   DataConnections data_{world_};
   std::set<int> slow_slots_;
-  bool run_disk_full_ = false;
   CheckpointDirectory checkpoints_{world_, history_};
   std::optional<JobOver> verdict_;
   std::uint64_t incarnations_ = 100;

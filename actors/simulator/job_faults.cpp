@@ -31,7 +31,7 @@ void Job::inflict(const Fault& fault) {
   auto* rank = living(fault.target);
   auto* agent = agent_of(rank && fault.kind == FaultKind::leave ? rank->process->host : fault.target);
   world_.log("fault: " + fault.to_string());
-  calm_from_ = std::max(calm_from_, world_.now() + fault.lasts);
+  note_fault(fault.lasts);
   switch (fault.kind) {
     case FaultKind::kill_rank:
       if (rank) kill_rank(*rank);
@@ -42,12 +42,12 @@ void Job::inflict(const Fault& fault) {
       kill_ranks_on(fault.target);
       break;
     case FaultKind::kill_coordinator:
-      if (coordinator_->alive && !agents_.empty()) die_soon(*coordinator_);
+      if (launcher_.coordinator().alive && !agents_.empty()) launcher_.kill_coordinator();
       break;
     case FaultKind::stop_rank:
       if (rank) freeze(*rank->process, fault.lasts);
       break;
-    case FaultKind::stop_coordinator: freeze(*coordinator_, fault.lasts); break;
+    case FaultKind::stop_coordinator: freeze(launcher_.coordinator(), fault.lasts); break;
     case FaultKind::stop_agent:
       if (agent) freeze(agent->process(), fault.lasts);
       break;
@@ -84,7 +84,7 @@ void Job::inflict(const Fault& fault) {
     case FaultKind::leave:
       if (rank && agent) announce_leave(rank->id, fault.lasts > 0ms ? coordinator_state() : nullptr, agent->actor());
       break;
-    case FaultKind::full_run_disk: run_disk_full_ = true; break;
+    case FaultKind::full_run_disk: launcher_.fill_run_disk(); break;
     case FaultKind::full_disk: checkpoints_.fill_disk(fault.target); break;
     case FaultKind::replay: world_.replay(20, fault.lasts); break;
     case FaultKind::kill_rank_at:
