@@ -58,7 +58,7 @@ bool Job::step() {
     for (const auto& rank : ranks_) {
       if (rank->process->alive && rank->model)
         waits += "; " + rank->process->name + " at step " + std::to_string(rank->model->steps_done()) + " waits for " +
-                 (rank->model->waits_for.empty() ? "nothing" : rank->model->waits_for);
+                 (rank->model->waits().what().empty() ? "nothing" : rank->model->waits().what());
     }
     history_.broken("I6", "the faults are over and the job does not come to its end" + waits);
   }

@@ -95,9 +95,10 @@ void Job::inflict(const Fault& fault) {
 // Ten times a second: what waits, and for how long; what is kept, and how much of it.
 void Job::check() {
   for (const auto& rank : ranks_) {
-    if (!rank->process->alive || rank->process->frozen || !rank->model || rank->model->waits_for.empty()) continue;
-    if (world_.now() > rank->model->wait_ends + 35s)
-      history_.broken("I6", rank->process->name + " waits for " + rank->model->waits_for + " beyond its deadline");
+    if (!rank->process->alive || rank->process->frozen || !rank->model || rank->model->waits().what().empty()) continue;
+    const auto& waits = rank->model->waits();
+    if (world_.now() > waits.deadline() + 35s)
+      history_.broken("I6", rank->process->name + " waits for " + waits.what() + " beyond its deadline");
   }
   if (const auto* state = coordinator_state()) check_bounds(*state);
 }

@@ -15,6 +15,7 @@ using namespace std::chrono_literals;
 
 constexpr int kProgram = 0, kBuckets = 1;
 const char* const kCommunicatorNames[] = {"program", "buckets"};
+const std::string kMembership = "a membership";
 const std::string kOthersEnd = "the end of the other ranks' loops";
 
 /// What stops waiting for a generation's addresses when it is over: the supervisor aborts it as it does the
@@ -49,13 +50,14 @@ RankModel::RankModel(caf::event_based_actor* self, Job& job, RankProcess& proces
       job_(job),
       process_(process),
       draw_(job.options().seed, process.process->name),
-      protocol_(process.id) {}
+      protocol_(process.id),
+      waits_(self, job.world()) {}
 
 caf::behavior RankModel::make_behavior() {
   return {
       [this](const Membership& next) {
         memberships_.push_back(next);
-        if (awaits_membership_) take(next);
+        if (awaits_membership()) take(next);
       },
       [](const InterruptRanks&) {},  // its communicators are aborted, too
       [this](const AbortJob& job) { aborted(job); },
@@ -63,10 +65,10 @@ caf::behavior RankModel::make_behavior() {
         if (message.generation != membership_.generation || broken_) return;
         broken_ = message.reason;
         job_.data().give_up(process_, membership_.generation);
-        if (collective_ || waits_for == "addresses" || waits_for == kOthersEnd) leave(message.reason);
+        if (collective_ || waits_.what() == "addresses" || waits_.what() == kOthersEnd) leave(message.reason);
       },
       [this](const LeaveLoop& answer) {
-        if (waits_for == kOthersEnd && protocol_.may_leave(answer)) end(report(ErrorCode::ok));
+        if (waits_.what() == kOthersEnd && protocol_.may_leave(answer)) end(report(ErrorCode::ok));
       },
       [this](const PeerGone& gone) { lost_peer(gone); },
       [this](const Piece& piece) { arrived(piece); },
@@ -76,16 +78,11 @@ caf::behavior RankModel::make_behavior() {
         save_lost_ = answer.report.code != ErrorCode::ok;
         if (after_save_) {
           auto then = std::exchange(after_save_, nullptr);
-          waits_for.clear();
+          waits_.came();
           then();
         }
       },
-      [this](const Continue& message) {
-        if (message.turn != turn_ || !continuation_) return;
-        auto then = std::exchange(continuation_, nullptr);
-        waits_for.clear();
-        then();
-      },
+      [this](const Continue& message) { waits_.take(message); },
   };
 }
 
@@ -95,23 +92,12 @@ ErrorReport RankModel::report(ErrorCode code, std::string operation, std::string
 
 // ---------------------------------------------------------------- waiting
 
-void RankModel::after(std::chrono::nanoseconds delay, std::function<void()> then) {
-  ++turn_;
-  continuation_ = std::move(then);
-  self_->delayed_send(self_, delay, Continue{turn_});
-}
-
-void RankModel::wait(std::string what, milliseconds limit) {
-  waits_for = std::move(what);
-  wait_ends = job_.world().now() + limit;
-}
-
 void RankModel::give_up_waiting() {
-  ++turn_;
-  continuation_ = nullptr;
+  waits_.give_up();
   collective_.reset();
-  waits_for.clear();
 }
+
+bool RankModel::awaits_membership() const { return waits_.what() == kMembership; }
 
 bool RankModel::is_here(const char* point) { return job_.comes_to(process_, point, steps_done()); }
 
@@ -123,39 +109,32 @@ void RankModel::begin(caf::actor checkpointer) {
 }
 
 void RankModel::ask_to_join() {
-  wait("its admission", 70s);
+  waits_.wait("its admission", 70s);
   self_->request(process_.supervisor, 60s, JoinRank{2s})
       .then(
           [this](const JoinAccepted& accepted) {
-            waits_for.clear();
+            waits_.came();
             if (!accepted.refused.empty())
               return end({ErrorCode::mismatch, rank(), "rank supervisor", -1, "join", accepted.refused, {}});
             await_membership();
           },
           [this](caf::error&) {
-            if (!ending_) after(100ms, [this] { ask_to_join(); });
+            if (!ending_) waits_.after(100ms, [this] { ask_to_join(); });
           });
 }
 
 // As Compute::await_membership: it alone takes memberships.
 void RankModel::await_membership() {
-  ++turn_;
-  continuation_ = nullptr;
+  waits_.give_up();
   if (abort_) return end(abort_->report);
-  wait("a membership", protocol_.distributed() ? 2 * job_.options().collective_timeout + 65s : 3600s);
-  awaits_membership_ = true;
-  while (awaits_membership_ && !memberships_.empty()) {
-    const auto next = memberships_.front();
-    take(next);
-  }
+  waits_.wait(kMembership, protocol_.distributed() ? 2 * job_.options().collective_timeout + 65s : 3600s);
+  while (awaits_membership() && !memberships_.empty()) take(memberships_.front());
 }
 
-void RankModel::take(const Membership& next) {
-  const auto membership = next;
+void RankModel::take(Membership membership) {
   memberships_.clear();
   if (membership.generation <= membership_.generation || ending_) return;
-  awaits_membership_ = false;
-  waits_for.clear();
+  waits_.came();
   try {
     if (protocol_.distributed() && protocol_.leave_for(membership, true) == Rejoin::commit) {
       decide(decode_votes(membership.votes, 0), {}, {});
@@ -183,7 +162,7 @@ void RankModel::enter(const Membership& next) {
   };
   caf::anon_send(process_.supervisor, RegisterRendezvous{generation, std::make_shared<ModelRendezvous>(aborted)});
   put_address();
-  wait("addresses", job_.options().collective_timeout + 3s);
+  waits_.wait("addresses", job_.options().collective_timeout + 3s);
   exchange_addresses(0, 1ms);
 }
 
@@ -202,11 +181,11 @@ void RankModel::exchange_addresses(int peer, milliseconds pause) {
   if (peer >= membership_.world_size()) return connected();
   const auto generation = membership_.generation;
   const auto again = [this, peer, pause, generation] {
-    if (generation != membership_.generation || waits_for != "addresses") return;
-    if (job_.world().now() > wait_ends - 3s)
+    if (generation != membership_.generation || waits_.what() != "addresses") return;
+    if (job_.world().now() > waits_.deadline() - 3s)
       return leave(report(ErrorCode::timeout, "rendezvous", "rank " + std::to_string(peer) + " published nothing"));
-    after(pause, [this, peer, pause] {
-      waits_for = "addresses";
+    waits_.after(pause, [this, peer, pause, until = waits_.deadline()] {
+      waits_.wait("addresses", until - job_.world().now());
       exchange_addresses(peer, std::min(pause * 2, 20ms));
     });
   };
@@ -217,7 +196,7 @@ void RankModel::exchange_addresses(int peer, milliseconds pause) {
                 GetValue{"g" + std::to_string(generation) + "/" + std::to_string(peer)})
       .then(
           [this, peer, generation, again](bool there, const std::string&) {
-            if (generation != membership_.generation || waits_for != "addresses") return;
+            if (generation != membership_.generation || waits_.what() != "addresses") return;
             if (!there) return again();
             auto* other = job_.living(membership_.members[static_cast<std::size_t>(peer)].process);
             const auto made = job_.data().connect(generation, {&process_, rank()}, {other, peer});
@@ -231,7 +210,7 @@ void RankModel::exchange_addresses(int peer, milliseconds pause) {
 }
 
 void RankModel::connected() {
-  waits_for.clear();
+  waits_.came();
   for (int communicator = 0; communicator < 2; ++communicator) {
     CommunicatorOptions options;
     options.rank = rank();
@@ -329,7 +308,7 @@ void RankModel::go_on() {
 
 void RankModel::save(std::function<void()> then) {
   if (saving_) {  // one at a time; the coordinator says for whom a save waits
-    wait("the end of a save", 180s);
+    waits_.wait("the end of a save", 180s);
     after_save_ = [this, then = std::move(then)] { save(then); };
     return;
   }
@@ -350,7 +329,7 @@ void RankModel::save(std::function<void()> then) {
 
 void RankModel::finish() {
   if (saving_) {
-    wait("the end of a save", 180s);
+    waits_.wait("the end of a save", 180s);
     after_save_ = [this] { finish(); };
     return;
   }
@@ -358,7 +337,7 @@ void RankModel::finish() {
     save_lost_ = false;
     if (std::find(pieces.begin(), pieces.end(), "-") != pieces.end()) return save([this] { finish(); });
     if (!is_here("end")) return;
-    wait(kOthersEnd, job_.options().collective_timeout + 60s);
+    waits_.wait(kOthersEnd, job_.options().collective_timeout + 60s);
     caf::anon_send(process_.supervisor, protocol_.end_of_loop());
   });
 }
@@ -367,7 +346,7 @@ void RankModel::step() {
   const auto work = std::chrono::microseconds(draw_.in(20'000, 60'000)) * (job_.is_slow(process_.id.slot) ? 10 : 1);
   for (auto& communicator : communicators_) communicator->ledger().set_step(steps_done());
   if (!is_here("forward")) return;
-  after(work, [this] {
+  waits_.after(work, [this] {
     if (!job_.options().user_collectives) return reduce();
     const auto norm = [this](const Pieces&) { collective(kProgram, "norm", {}, [this](const Pieces&) { reduce(); }); };
     if (skip_at == steps_done()) return norm({});
@@ -414,7 +393,7 @@ void RankModel::vote() {
       return end(error.report());
     }
     // The optimizer takes its time, and does not look up.
-    after(std::chrono::microseconds(draw_.in(100, 3'000)), [this, leaving] {
+    waits_.after(std::chrono::microseconds(draw_.in(100, 3'000)), [this, leaving] {
       commit(slices_, membership_.generation);
       if (is_here("committed")) leaving.empty() ? go_on() : part(leaving);
     });
@@ -452,13 +431,13 @@ void RankModel::collective(int communicator, const std::string& label, std::stri
   ledger.set_step(steps_done());
   record = ledger.begin(record);
   collective_ = Collective{communicator, record.sequence, record.fingerprint(), std::move(then)};
-  wait(label, job_.options().collective_timeout + 1s);
+  waits_.wait(label, job_.options().collective_timeout + 1s);
   Piece mine{membership_.generation, communicator, record.sequence, record.fingerprint(), rank(), std::move(bytes)};
   for (int peer = 0; peer < membership_.world_size(); ++peer) {
     if (peer != rank()) job_.data().send(process_, mine, peer);
   }
   pieces_[{communicator, mine.sequence, mine.fingerprint}][rank()] = mine.bytes;
-  after(job_.options().collective_timeout, [this, label] {
+  waits_.after(job_.options().collective_timeout, [this, label] {
     std::string missing;
     const auto& here = pieces_[{collective_->communicator, collective_->sequence, collective_->fingerprint}];
     for (int r = 0; r < membership_.world_size(); ++r) {
@@ -476,7 +455,7 @@ void RankModel::lost_peer(const PeerGone& gone) {
   const bool given =
       collective_ &&
       pieces_[{collective_->communicator, collective_->sequence, collective_->fingerprint}].contains(gone.rank);
-  if ((collective_ && !given) || waits_for == "addresses") leave(*gone_);
+  if ((collective_ && !given) || waits_.what() == "addresses") leave(*gone_);
 }
 
 void RankModel::arrived(const Piece& piece) {
@@ -515,14 +494,13 @@ void RankModel::aborted(const AbortJob& job) {
   if (ending_ || abort_) return;
   abort_ = job;
   // In forward or in the optimizer it looks up later.
-  if (!waits_for.empty()) end(job.report);
+  if (!waits_.what().empty()) end(job.report);
 }
 
 // As RankSystem::fail and finish, and a parked rank's last save.
 void RankModel::end(const ErrorReport& report) {
   if (ending_) return;
   ending_ = true;
-  awaits_membership_ = false;
   give_up_waiting();
   after_save_ = nullptr;
   job_.data().give_up(process_, membership_.generation);
@@ -531,7 +509,7 @@ void RankModel::end(const ErrorReport& report) {
     job_.checkpoints().save_alone(steps_done(), state_, *process_.process);
   if (report.code != ErrorCode::ok && !abort_) caf::anon_send(process_.supervisor, RankFailed{report});
   const auto code = exit_code(report.code);
-  wait("the coordinator's word", 61s);
+  waits_.wait("the coordinator's word", 61s);
   self_->request(process_.supervisor, caf::infinite, FinishRank{report})
       .then([this, code](bool) { job_.exit_rank(process_, code); },
             [this, code](caf::error&) { job_.exit_rank(process_, code); });

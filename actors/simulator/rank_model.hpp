@@ -14,6 +14,7 @@
 #include "actors/simulator/data_connections.hpp"
 #include "actors/simulator/history.hpp"
 #include "actors/simulator/rank_process.hpp"
+#include "actors/simulator/wait_point.hpp"
 #include "actors/simulator/world.hpp"
 #include "actors/step/step_protocol.hpp"
 #include "actors/step/vote.hpp"
@@ -36,10 +37,6 @@ struct CommunicatorsAborted {
   std::uint64_t generation = 0;
   ErrorReport reason;
 };
-/// An action of the rank lasts until now.
-struct Continue {
-  std::uint64_t turn = 0;
-};
 
 class ModelCommunicator;
 
@@ -54,9 +51,7 @@ class RankModel {
   void begin(caf::actor checkpointer);
   int rank() const noexcept { return protocol_.rank(); }
   std::int64_t steps_done() const noexcept { return protocol_.steps_done(); }
-  /// The event that it waits for, and the deadline; empty if it computes.
-  std::string waits_for;
-  Time wait_ends{};
+  const WaitPoint& waits() const noexcept { return waits_; }
   // Mistakes of the user's program, in this step: it leaves out the first of its two collectives, or has a bucket of
   // another length.
   std::int64_t skip_at = -1, other_numel_at = -1;
@@ -65,7 +60,8 @@ class RankModel {
   using Pieces = std::vector<std::string>;
   void ask_to_join();
   void await_membership();
-  void take(const Membership& next);
+  bool awaits_membership() const;
+  void take(Membership membership);
   void enter(const Membership& next);
   void exchange_addresses(int peer, milliseconds pause);
   void put_address();
@@ -91,8 +87,6 @@ class RankModel {
   void lost_peer(const PeerGone& gone);
   void complete_if_all();
   bool is_here(const char* point);
-  void after(std::chrono::nanoseconds delay, std::function<void()> then);
-  void wait(std::string what, milliseconds limit);
   void give_up_waiting();
   std::string encoded_state() const;
   ErrorReport report(ErrorCode code, std::string operation = {}, std::string cause = {}) const;
@@ -108,14 +102,13 @@ class RankModel {
   StepProtocol protocol_;
   std::vector<Slice> slices_;  // of the step that was reduced last
   bool resumed_ = false;
-  bool awaits_membership_ = false, ending_ = false;
+  bool ending_ = false;
   std::deque<Membership> memberships_;  // that came before the rank waited for them
   std::optional<ErrorReport> broken_;   // the generation's communicators ...
   std::optional<ErrorReport> gone_;     // ... and the first rank that has left them
   std::optional<AbortJob> abort_;
 
-  std::uint64_t turn_ = 0;  // of continuations: those of an earlier one are void
-  std::function<void()> continuation_;
+  WaitPoint waits_;
   std::shared_ptr<ModelCommunicator> communicators_[2];
   struct Collective {
     int communicator = 0;
@@ -136,4 +129,3 @@ class RankModel {
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::Piece)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::CommunicatorsAborted)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::Continue)
