@@ -51,7 +51,8 @@ RankModel::RankModel(caf::event_based_actor* self, Job& job, RankProcess& proces
       process_(process),
       draw_(job.options().seed, process.process->name),
       protocol_(process.id),
-      waits_(self, job.world()) {}
+      waits_(self, job.world()),
+      addresses_(self, job, process, waits_) {}
 
 caf::behavior RankModel::make_behavior() {
   return {
@@ -65,7 +66,7 @@ caf::behavior RankModel::make_behavior() {
         if (message.generation != membership_.generation || broken_) return;
         broken_ = message.reason;
         job_.data().give_up(process_, membership_.generation);
-        if (collective_ || waits_.what() == "addresses" || waits_.what() == kOthersEnd) leave(message.reason);
+        if (collective_ || addresses_.under_way() || waits_.what() == kOthersEnd) leave(message.reason);
       },
       [this](const LeaveLoop& answer) {
         if (waits_.what() == kOthersEnd && protocol_.may_leave(answer)) end(report(ErrorCode::ok));
@@ -155,74 +156,31 @@ void RankModel::enter(const Membership& next) {
   gone_.reset();
   collective_.reset();
   pieces_.clear();
-  told_ = nullptr;
-  const auto generation = next.generation;
-  const auto aborted = [self = caf::actor_cast<caf::actor>(self_), generation](const ErrorReport& reason) {
+  caf::anon_send(process_.supervisor,
+                 RegisterRendezvous{next.generation, std::make_shared<ModelRendezvous>(message_of_abort())});
+  addresses_.begin(
+      next, rank(), [this] { connected(); },
+      [this](ErrorCode code, const std::string& operation, const std::string& cause) {
+        leave(report(code, operation, cause));
+      });
+}
+
+// For the supervisor, which aborts on a thread of its choice.
+std::function<void(const ErrorReport&)> RankModel::message_of_abort() const {
+  return [self = caf::actor_cast<caf::actor>(self_), generation = membership_.generation](const ErrorReport& reason) {
     caf::anon_send(self, CommunicatorsAborted{generation, reason});
   };
-  caf::anon_send(process_.supervisor, RegisterRendezvous{generation, std::make_shared<ModelRendezvous>(aborted)});
-  put_address();
-  waits_.wait("addresses", job_.options().collective_timeout + 3s);
-  exchange_addresses(0, 1ms);
-}
-
-void RankModel::put_address() {
-  const auto& coordinator = process_.coordinator;
-  if (!coordinator || coordinator == told_) return;
-  told_ = coordinator;
-  caf::send_as(
-      process_.supervisor, caf::actor_cast<CoordinatorActor>(coordinator),
-      PutValue{"g" + std::to_string(membership_.generation) + "/" + std::to_string(rank()), process_.process->name});
-}
-
-// As CoordinatorRendezvous::get, of one peer after the other.
-void RankModel::exchange_addresses(int peer, milliseconds pause) {
-  if (peer == rank()) ++peer;
-  if (peer >= membership_.world_size()) return connected();
-  const auto generation = membership_.generation;
-  const auto again = [this, peer, pause, generation] {
-    if (generation != membership_.generation || waits_.what() != "addresses") return;
-    if (job_.world().now() > waits_.deadline() - 3s)
-      return leave(report(ErrorCode::timeout, "rendezvous", "rank " + std::to_string(peer) + " published nothing"));
-    waits_.after(pause, [this, peer, pause, until = waits_.deadline()] {
-      waits_.wait("addresses", until - job_.world().now());
-      exchange_addresses(peer, std::min(pause * 2, 20ms));
-    });
-  };
-  put_address();
-  if (!process_.coordinator) return again();
-  self_
-      ->request(caf::actor_cast<CoordinatorActor>(process_.coordinator), 2s,
-                GetValue{"g" + std::to_string(generation) + "/" + std::to_string(peer)})
-      .then(
-          [this, peer, generation, again](bool there, const std::string&) {
-            if (generation != membership_.generation || waits_.what() != "addresses") return;
-            if (!there) return again();
-            auto* other = job_.living(membership_.members[static_cast<std::size_t>(peer)].process);
-            const auto made = job_.data().connect(generation, {&process_, rank()}, {other, peer});
-            if (made == Connected::later) return again();
-            if (made == Connected::refused)
-              return leave(
-                  report(ErrorCode::peer_lost, "connect", "rank " + std::to_string(peer) + " is out of reach"));
-            exchange_addresses(peer + 1, 1ms);
-          },
-          [again](caf::error&) { again(); });
 }
 
 void RankModel::connected() {
-  waits_.came();
   for (int communicator = 0; communicator < 2; ++communicator) {
     CommunicatorOptions options;
     options.rank = rank();
     options.world_size = membership_.world_size();
     options.name = kCommunicatorNames[communicator];
-    const auto generation = membership_.generation;
-    communicators_[communicator] = std::make_shared<ModelCommunicator>(
-        options, [self = caf::actor_cast<caf::actor>(self_), generation](const ErrorReport& reason) {
-          caf::anon_send(self, CommunicatorsAborted{generation, reason});
-        });
-    caf::anon_send(process_.supervisor,
-                   RegisterCommunicator{kCommunicatorNames[communicator], generation, communicators_[communicator]});
+    communicators_[communicator] = std::make_shared<ModelCommunicator>(options, message_of_abort());
+    caf::anon_send(process_.supervisor, RegisterCommunicator{kCommunicatorNames[communicator], membership_.generation,
+                                                             communicators_[communicator]});
   }
   for (const auto& piece : std::exchange(early_, {})) arrived(piece);
   collective(kProgram, "connect", {}, [this](const Pieces&) {
@@ -455,7 +413,7 @@ void RankModel::lost_peer(const PeerGone& gone) {
   const bool given =
       collective_ &&
       pieces_[{collective_->communicator, collective_->sequence, collective_->fingerprint}].contains(gone.rank);
-  if ((collective_ && !given) || waits_.what() == "addresses") leave(*gone_);
+  if ((collective_ && !given) || addresses_.under_way()) leave(*gone_);
 }
 
 void RankModel::arrived(const Piece& piece) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/coordinator/coordinator.hpp"
+#include "actors/simulator/address_exchange.hpp"
 #include "actors/simulator/data_connections.hpp"
 #include "actors/simulator/history.hpp"
 #include "actors/simulator/rank_process.hpp"
@@ -63,8 +64,7 @@ class RankModel {
   bool awaits_membership() const;
   void take(Membership membership);
   void enter(const Membership& next);
-  void exchange_addresses(int peer, milliseconds pause);
-  void put_address();
+  std::function<void(const ErrorReport&)> message_of_abort() const;
   void connected();
   void heal();
   void go_on();
@@ -109,6 +109,7 @@ class RankModel {
   std::optional<AbortJob> abort_;
 
   WaitPoint waits_;
+  AddressExchange addresses_;
   std::shared_ptr<ModelCommunicator> communicators_[2];
   struct Collective {
     int communicator = 0;
@@ -118,7 +119,6 @@ class RankModel {
   std::optional<Collective> collective_;
   std::map<std::tuple<int, std::uint64_t, std::uint64_t>, std::map<int, std::string>> pieces_;
   std::vector<Piece> early_;  // of a generation that this rank has not entered yet
-  caf::strong_actor_ptr told_;
   SaveAttempt under_way_;
   bool saving_ = false, save_lost_ = false;
   std::function<void()> after_save_;
