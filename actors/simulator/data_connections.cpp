@@ -1,6 +1,6 @@
 #include "actors/simulator/data_connections.hpp"
 
-#include "actors/simulator/rank_model.hpp"
+#include "actors/simulator/model_collectives.hpp"
 
 namespace troupe::simulator {
 
@@ -25,7 +25,7 @@ Connected DataConnections::connect(std::uint64_t generation, const End& from, co
 }
 
 void DataConnections::send(const RankProcess& from, const Piece& piece, int to_rank) {
-  const auto found = links_.find({piece.generation, from.process->id, to_rank});
+  const auto found = links_.find({piece.collective.generation, from.process->id, to_rank});
   if (found == links_.end() || !found->second.connection->open) return;
   const auto link = found->second;
   world_.send(*link.connection, link.connection->side_of(*from.process), [link, piece] {

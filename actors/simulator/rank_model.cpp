@@ -6,15 +6,13 @@
 #include "actors/recovery/heal.hpp"
 #include "actors/simulator/checkpointer_model.hpp"
 #include "actors/simulator/job.hpp"
-#include "actors/simulator/model_communicator.hpp"
 
 namespace troupe::simulator {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kProgram = 0, kBuckets = 1;
-const char* const kCommunicatorNames[] = {"program", "buckets"};
+constexpr auto kProgram = ModelCollectives::kProgram, kBuckets = ModelCollectives::kBuckets;
 const std::string kMembership = "a membership";
 const std::string kOthersEnd = "the end of the other ranks' loops";
 
@@ -63,16 +61,18 @@ caf::behavior RankModel::make_behavior() {
       [](const InterruptRanks&) {},  // its communicators are aborted, too
       [this](const AbortJob& job) { aborted(job); },
       [this](const CommunicatorsAborted& message) {
-        if (message.generation != membership_.generation || broken_) return;
-        broken_ = message.reason;
+        if (!collectives_.abort(message.generation, message.reason)) return;
         job_.data().give_up(process_, membership_.generation);
-        if (collective_ || addresses_.under_way() || waits_.what() == kOthersEnd) leave(message.reason);
+        if (collectives_.under_way() || addresses_.under_way() || waits_.what() == kOthersEnd) leave(message.reason);
       },
       [this](const LeaveLoop& answer) {
         if (waits_.what() == kOthersEnd && protocol_.may_leave(answer)) end(report(ErrorCode::ok));
       },
       [this](const PeerGone& gone) { lost_peer(gone); },
-      [this](const Piece& piece) { arrived(piece); },
+      [this](const Piece& piece) {
+        collectives_.add(piece);
+        complete_if_all();
+      },
       [this](const SaveAnswered& answer) {
         if (answer.attempt != under_way_ || !saving_) return;
         saving_ = false;
@@ -95,7 +95,7 @@ ErrorReport RankModel::report(ErrorCode code, std::string operation, std::string
 
 void RankModel::give_up_waiting() {
   waits_.give_up();
-  collective_.reset();
+  collectives_.give_up();
 }
 
 bool RankModel::awaits_membership() const { return waits_.what() == kMembership; }
@@ -152,10 +152,7 @@ void RankModel::enter(const Membership& next) {
   membership_ = next;
   job_.history().entered(process_.id, next.generation);
   process_.status->steps_done = steps_done();
-  broken_.reset();
-  gone_.reset();
-  collective_.reset();
-  pieces_.clear();
+  collectives_.enter(next, rank());
   caf::anon_send(process_.supervisor,
                  RegisterRendezvous{next.generation, std::make_shared<ModelRendezvous>(message_of_abort())});
   addresses_.begin(
@@ -173,16 +170,9 @@ std::function<void(const ErrorReport&)> RankModel::message_of_abort() const {
 }
 
 void RankModel::connected() {
-  for (int communicator = 0; communicator < 2; ++communicator) {
-    CommunicatorOptions options;
-    options.rank = rank();
-    options.world_size = membership_.world_size();
-    options.name = kCommunicatorNames[communicator];
-    communicators_[communicator] = std::make_shared<ModelCommunicator>(options, message_of_abort());
-    caf::anon_send(process_.supervisor, RegisterCommunicator{kCommunicatorNames[communicator], membership_.generation,
-                                                             communicators_[communicator]});
-  }
-  for (const auto& piece : std::exchange(early_, {})) arrived(piece);
+  for (const auto& communicator : collectives_.connect(message_of_abort()))
+    caf::anon_send(process_.supervisor,
+                   RegisterCommunicator{communicator->name(), membership_.generation, communicator});
   collective(kProgram, "connect", {}, [this](const Pieces&) {
     if (protocol_.must_heal()) return heal();
     protocol_.became_distributed();
@@ -302,7 +292,7 @@ void RankModel::finish() {
 
 void RankModel::step() {
   const auto work = std::chrono::microseconds(draw_.in(20'000, 60'000)) * (job_.is_slow(process_.id.slot) ? 10 : 1);
-  for (auto& communicator : communicators_) communicator->ledger().set_step(steps_done());
+  collectives_.set_step(steps_done());
   if (!is_here("forward")) return;
   waits_.after(work, [this] {
     if (!job_.options().user_collectives) return reduce();
@@ -375,65 +365,42 @@ void RankModel::commit(const std::vector<Slice>& slices, std::uint64_t generatio
 
 // ---------------------------------------------------------------- collectives
 
-void RankModel::collective(int communicator, const std::string& label, std::string bytes,
+void RankModel::collective(std::size_t communicator, const std::string& label, std::string bytes,
                            std::function<void(const Pieces&)> then) {
   if (abort_) return end(abort_->report);
-  if (broken_) return leave(*broken_);
-  if (gone_) return leave(*gone_);
+  if (collectives_.broken()) return leave(*collectives_.broken());
   CollectiveRecord record;
   record.kind = CollectiveKind::all_gather;
   record.numel = communicator == kBuckets && other_numel_at == steps_done() ? 2 : 1;
+  record.step = steps_done();
   label.copy(record.label.data(), record.label.size() - 1);
   record.started_ns = job_.world().now().time_since_epoch().count();
-  auto& ledger = communicators_[communicator]->ledger();
-  ledger.set_step(steps_done());
-  record = ledger.begin(record);
-  collective_ = Collective{communicator, record.sequence, record.fingerprint(), std::move(then)};
+  const auto mine = collectives_.begin(communicator, record, std::move(bytes), std::move(then));
   waits_.wait(label, job_.options().collective_timeout + 1s);
-  Piece mine{membership_.generation, communicator, record.sequence, record.fingerprint(), rank(), std::move(bytes)};
   for (int peer = 0; peer < membership_.world_size(); ++peer) {
     if (peer != rank()) job_.data().send(process_, mine, peer);
   }
-  pieces_[{communicator, mine.sequence, mine.fingerprint}][rank()] = mine.bytes;
   waits_.after(job_.options().collective_timeout, [this, label] {
     std::string missing;
-    const auto& here = pieces_[{collective_->communicator, collective_->sequence, collective_->fingerprint}];
-    for (int r = 0; r < membership_.world_size(); ++r) {
-      if (!here.contains(r)) missing += " " + std::to_string(r);
-    }
+    for (const int r : collectives_.missing()) missing += " " + std::to_string(r);
     leave({ErrorCode::timeout, rank(), "reducer", steps_done(), label, "no word from" + missing, {}});
   });
   complete_if_all();
 }
 
-// Who has given all that this collective needs of it may go: the next one finds out.
 void RankModel::lost_peer(const PeerGone& gone) {
-  if (gone.generation != membership_.generation || broken_ || gone_) return;
-  gone_ = report(ErrorCode::peer_lost, {}, "rank " + std::to_string(gone.rank) + " closed its connection");
-  const bool given =
-      collective_ &&
-      pieces_[{collective_->communicator, collective_->sequence, collective_->fingerprint}].contains(gone.rank);
-  if ((collective_ && !given) || addresses_.under_way()) leave(*gone_);
-}
-
-void RankModel::arrived(const Piece& piece) {
-  if (piece.generation > membership_.generation) early_.push_back(piece);  // the other heard of it first
-  if (piece.generation != membership_.generation) return;
-  pieces_[{piece.communicator, piece.sequence, piece.fingerprint}][piece.rank] = piece.bytes;
-  complete_if_all();
+  auto why = report(ErrorCode::peer_lost, {}, "rank " + std::to_string(gone.rank) + " closed its connection");
+  if (!collectives_.lose_peer(gone.generation, why)) return;
+  // One that has given its piece of this collective may go: the next collective fails.
+  const auto missing = collectives_.missing();
+  if (addresses_.under_way() || std::find(missing.begin(), missing.end(), gone.rank) != missing.end()) leave(why);
 }
 
 void RankModel::complete_if_all() {
-  if (!collective_) return;
-  const auto found = pieces_.find({collective_->communicator, collective_->sequence, collective_->fingerprint});
-  if (found == pieces_.end() || found->second.size() < static_cast<std::size_t>(membership_.world_size())) return;
-  Pieces pieces;
-  for (auto& [rank, bytes] : found->second) pieces.push_back(std::move(bytes));
-  pieces_.erase(found);
-  communicators_[collective_->communicator]->ledger().finish();
-  auto then = std::move(collective_->then);
+  const auto then = collectives_.complete();
+  if (!then) return;
   give_up_waiting();
-  then(pieces);
+  then();
 }
 
 // ---------------------------------------------------------------- the ends of a generation, and of the rank

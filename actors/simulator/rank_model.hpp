@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,32 +13,22 @@
 #include "actors/simulator/address_exchange.hpp"
 #include "actors/simulator/data_connections.hpp"
 #include "actors/simulator/history.hpp"
+#include "actors/simulator/model_collectives.hpp"
 #include "actors/simulator/rank_process.hpp"
 #include "actors/simulator/wait_point.hpp"
 #include "actors/simulator/world.hpp"
 #include "actors/step/step_protocol.hpp"
 #include "actors/step/vote.hpp"
-#include "tensor_io/communicator/communicator.hpp"
 
 namespace troupe::simulator {
 
 class Job;
 
-/// A piece of a collective, from another rank.
-struct Piece {
-  std::uint64_t generation = 0;
-  int communicator = 0;
-  std::uint64_t sequence = 0, fingerprint = 0;
-  int rank = 0;
-  std::string bytes;
-};
 /// The supervisor has aborted the generation's communicators.
 struct CommunicatorsAborted {
   std::uint64_t generation = 0;
   ErrorReport reason;
 };
-
-class ModelCommunicator;
 
 /// The model of Compute: a loop of steps (forward, reduce, vote, commit), saves between them, and the way from one
 /// generation to the next, with numbers in place of tensors. It follows the same StepProtocol as Compute, and decides
@@ -58,7 +47,7 @@ class RankModel {
   std::int64_t skip_at = -1, other_numel_at = -1;
 
  private:
-  using Pieces = std::vector<std::string>;
+  using Pieces = ModelCollectives::Pieces;
   void ask_to_join();
   void await_membership();
   bool awaits_membership() const;
@@ -81,9 +70,8 @@ class RankModel {
   void leave(const ErrorReport& why);
   void aborted(const AbortJob& job);
   void end(const ErrorReport& report);
-  void collective(int communicator, const std::string& label, std::string bytes,
+  void collective(std::size_t communicator, const std::string& label, std::string bytes,
                   std::function<void(const Pieces&)> then);
-  void arrived(const Piece& piece);
   void lost_peer(const PeerGone& gone);
   void complete_if_all();
   bool is_here(const char* point);
@@ -104,21 +92,11 @@ class RankModel {
   bool resumed_ = false;
   bool ending_ = false;
   std::deque<Membership> memberships_;  // that came before the rank waited for them
-  std::optional<ErrorReport> broken_;   // the generation's communicators ...
-  std::optional<ErrorReport> gone_;     // ... and the first rank that has left them
   std::optional<AbortJob> abort_;
 
   WaitPoint waits_;
   AddressExchange addresses_;
-  std::shared_ptr<ModelCommunicator> communicators_[2];
-  struct Collective {
-    int communicator = 0;
-    std::uint64_t sequence = 0, fingerprint = 0;
-    std::function<void(const Pieces&)> then;
-  };
-  std::optional<Collective> collective_;
-  std::map<std::tuple<int, std::uint64_t, std::uint64_t>, std::map<int, std::string>> pieces_;
-  std::vector<Piece> early_;  // of a generation that this rank has not entered yet
+  ModelCollectives collectives_;
   SaveAttempt under_way_;
   bool saving_ = false, save_lost_ = false;
   std::function<void()> after_save_;
@@ -127,5 +105,4 @@ class RankModel {
 
 }  // namespace troupe::simulator
 
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::Piece)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::CommunicatorsAborted)
