@@ -74,14 +74,10 @@ caf::behavior RankModel::make_behavior() {
         complete_if_all();
       },
       [this](const SaveAnswered& answer) {
-        if (answer.attempt != under_way_ || !saving_) return;
-        saving_ = false;
-        save_lost_ = answer.report.code != ErrorCode::ok;
-        if (after_save_) {
-          auto then = std::exchange(after_save_, nullptr);
-          waits_.came();
-          then();
-        }
+        const auto then = saves_.end(answer);
+        if (!then) return;
+        waits_.came();
+        then();
       },
       [this](const Continue& message) { waits_.take(message); },
   };
@@ -255,34 +251,30 @@ void RankModel::go_on() {
 }
 
 void RankModel::save(std::function<void()> then) {
-  if (saving_) {  // one at a time; the coordinator says for whom a save waits
-    waits_.wait("the end of a save", 180s);
-    after_save_ = [this, then = std::move(then)] { save(then); };
-    return;
-  }
+  if (saves_.under_way()) return after_save([this, then = std::move(then)] { save(then); });
   settle_optimizer([this, then] {
-    const SaveAttempt mine{steps_done(), std::to_string(job_.starts()) + "-" + std::to_string(membership_.generation) +
-                                             "-" + std::to_string(++saves_)};
-    collective(kProgram, "checkpoint", mine.id, [this, then](const Pieces& pieces) {
-      under_way_ = {steps_done(), pieces.front()};
-      protocol_.begins_save(under_way_.id);
-      saving_ = true;
-      self_->send(
-          checkpointer_,
-          SavePart{under_way_, membership_.generation, rank(), membership_.world_size(), {steps_done(), state_}});
+    const auto id = saves_.next_id(job_.starts(), membership_.generation);
+    collective(kProgram, "checkpoint", id, [this, then](const Pieces& pieces) {
+      const SaveAttempt attempt{steps_done(), pieces.front()};
+      protocol_.begins_save(attempt.id);
+      saves_.begin(attempt);
+      self_->send(checkpointer_,
+                  SavePart{attempt, membership_.generation, rank(), membership_.world_size(), {steps_done(), state_}});
       if (is_here("save")) then();
     });
   });
 }
 
+// The coordinator says for which ranks a save waits.
+void RankModel::after_save(std::function<void()> then) {
+  waits_.wait("the end of a save", 180s);
+  saves_.after_end(std::move(then));
+}
+
 void RankModel::finish() {
-  if (saving_) {
-    waits_.wait("the end of a save", 180s);
-    after_save_ = [this] { finish(); };
-    return;
-  }
-  collective(kProgram, "last checkpoint", save_lost_ ? "-" : "+", [this](const Pieces& pieces) {
-    save_lost_ = false;
+  if (saves_.under_way()) return after_save([this] { finish(); });
+  collective(kProgram, "last checkpoint", saves_.lost() ? "-" : "+", [this](const Pieces& pieces) {
+    saves_.forget_lost();
     if (std::find(pieces.begin(), pieces.end(), "-") != pieces.end()) return save([this] { finish(); });
     if (!is_here("end")) return;
     waits_.wait(kOthersEnd, job_.options().collective_timeout + 60s);
@@ -407,7 +399,7 @@ void RankModel::complete_if_all() {
 
 void RankModel::leave(const ErrorReport& why) {
   give_up_waiting();
-  after_save_ = nullptr;
+  saves_.give_up_waiting();
   job_.data().give_up(process_, membership_.generation);
   if (abort_) return end(abort_->report);
   if (!may_be_recovered(why.code)) return end(why);
@@ -427,7 +419,7 @@ void RankModel::end(const ErrorReport& report) {
   if (ending_) return;
   ending_ = true;
   give_up_waiting();
-  after_save_ = nullptr;
+  saves_.give_up_waiting();
   job_.data().give_up(process_, membership_.generation);
   process_.status->loop_ended = true;
   if (report.code == ErrorCode::parked && report.rank == rank() && protocol_.distributed() && protocol_.whole())

@@ -15,6 +15,7 @@
 #include "actors/simulator/history.hpp"
 #include "actors/simulator/model_collectives.hpp"
 #include "actors/simulator/rank_process.hpp"
+#include "actors/simulator/rank_saves.hpp"
 #include "actors/simulator/wait_point.hpp"
 #include "actors/simulator/world.hpp"
 #include "actors/step/step_protocol.hpp"
@@ -59,6 +60,7 @@ class RankModel {
   void go_on();
   void resume();
   void save(std::function<void()> then);
+  void after_save(std::function<void()> then);
   void finish();
   void step();
   void reduce();
@@ -97,10 +99,7 @@ class RankModel {
   WaitPoint waits_;
   AddressExchange addresses_;
   ModelCollectives collectives_;
-  SaveAttempt under_way_;
-  bool saving_ = false, save_lost_ = false;
-  std::function<void()> after_save_;
-  int saves_ = 0;
+  RankSaves saves_;
 };
 
 }  // namespace troupe::simulator
