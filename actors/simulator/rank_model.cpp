@@ -135,7 +135,7 @@ void RankModel::take(Membership membership) {
   try {
     if (protocol_.distributed() && protocol_.leave_for(membership, true) == Rejoin::commit) {
       decide(decode_votes(membership.votes, 0), {}, {});
-      commit(slices_, membership_.generation);
+      commit();
     }
     protocol_.join(membership);
   } catch (const Error& error) {
@@ -158,7 +158,7 @@ void RankModel::enter(const Membership& next) {
       });
 }
 
-// For the supervisor, which aborts on a thread of its choice.
+// The supervisor calls it within its own turn.
 std::function<void(const ErrorReport&)> RankModel::message_of_abort() const {
   return [self = caf::actor_cast<caf::actor>(self_), generation = membership_.generation](const ErrorReport& reason) {
     caf::anon_send(self, CommunicatorsAborted{generation, reason});
@@ -334,7 +334,7 @@ void RankModel::vote() {
     }
     // The optimizer takes its time, and does not look up.
     waits_.after(std::chrono::microseconds(draw_.in(100, 3'000)), [this, leaving] {
-      commit(slices_, membership_.generation);
+      commit();
       if (is_here("committed")) leaving.empty() ? go_on() : part(leaving);
     });
   });
@@ -348,9 +348,9 @@ void RankModel::part(const std::vector<int>& leaving) {
   });
 }
 
-void RankModel::commit(const std::vector<Slice>& slices, std::uint64_t generation) {
-  apply_step(state_, steps_done(), hash_of_samples(steps_done(), slices));
-  job_.history().applied(process_.id, generation, steps_done(), slices, state_);
+void RankModel::commit() {
+  apply_step(state_, steps_done(), hash_of_samples(steps_done(), slices_));
+  job_.history().applied(process_.id, membership_.generation, steps_done(), slices_, state_);
   protocol_.end_step();
   process_.status->steps_done = steps_done();
 }

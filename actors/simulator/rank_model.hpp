@@ -67,7 +67,7 @@ class RankModel {
   void reduced(const Pieces& pieces);
   void settle_optimizer(std::function<void()> then);
   void vote();
-  void commit(const std::vector<Slice>& slices, std::uint64_t generation);
+  void commit();
   void part(const std::vector<int>& leaving);
   void leave(const ErrorReport& why);
   void aborted(const AbortJob& job);
@@ -91,8 +91,7 @@ class RankModel {
   Membership membership_;
   StepProtocol protocol_;
   std::vector<Slice> slices_;  // of the step that was reduced last
-  bool resumed_ = false;
-  bool ending_ = false;
+  bool resumed_ = false, ending_ = false;
   std::deque<Membership> memberships_;  // that came before the rank waited for them
   std::optional<AbortJob> abort_;
 
