@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -37,9 +36,9 @@ struct JobOptions {
   bool keep_log = false;
 };
 
-/// A whole job in a world: coordinator and journal, agents, ranks, a disk, and the user, who starts the job again if
-/// its exit code says so. The coordinator and every rank's supervisor are real. Compute and Checkpointer (RankModel),
-/// the agents and the transport of tensors are models.
+/// A whole job in a world: its parts, its faults, and the user, who starts the job again if its exit code says so. The
+/// coordinator and every rank's supervisor are real. Models are Compute (RankModel) and Checkpointer, the launcher, the
+/// agents, the checkpoint directory and the transport of tensors.
 class Job {
  public:
   explicit Job(JobOptions options);
