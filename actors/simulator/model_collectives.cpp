@@ -47,10 +47,12 @@ void ModelCollectives::add(const Piece& piece) {
 }
 
 std::function<void()> ModelCollectives::complete() {
-  if (!current_ || !missing().empty()) return nullptr;
+  if (!current_) return nullptr;
+  const auto come = pieces_.find(current_->id);
+  if (come == pieces_.end() || come->second.size() < static_cast<std::size_t>(world_size_)) return nullptr;
   Pieces pieces;
-  for (auto& [rank, bytes] : pieces_[current_->id]) pieces.push_back(std::move(bytes));
-  pieces_.erase(current_->id);
+  for (auto& [rank, bytes] : come->second) pieces.push_back(std::move(bytes));
+  pieces_.erase(come);
   communicators_[current_->id.communicator]->ledger().finish();
   auto ended = std::exchange(current_, std::nullopt);
   return [then = std::move(ended->then), pieces = std::move(pieces)] { then(pieces); };

@@ -56,7 +56,7 @@ caf::behavior RankModel::make_behavior() {
   return {
       [this](const Membership& next) {
         memberships_.push_back(next);
-        if (awaits_membership()) take(next);
+        if (awaits_membership()) take_next();
       },
       [](const InterruptRanks&) {},  // its communicators are aborted, too
       [this](const AbortJob& job) { aborted(job); },
@@ -125,11 +125,12 @@ void RankModel::await_membership() {
   waits_.give_up();
   if (abort_) return end(abort_->report);
   waits_.wait(kMembership, protocol_.distributed() ? 2 * job_.options().collective_timeout + 65s : 3600s);
-  while (awaits_membership() && !memberships_.empty()) take(memberships_.front());
+  while (awaits_membership() && !memberships_.empty()) take_next();
 }
 
-void RankModel::take(Membership membership) {
-  memberships_.clear();
+void RankModel::take_next() {
+  const auto membership = std::move(memberships_.front());
+  memberships_.pop_front();
   if (membership.generation <= membership_.generation || ending_) return;
   waits_.came();
   try {

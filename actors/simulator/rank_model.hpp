@@ -52,7 +52,7 @@ class RankModel {
   void ask_to_join();
   void await_membership();
   bool awaits_membership() const;
-  void take(Membership membership);
+  void take_next();
   void enter(const Membership& next);
   std::function<void(const ErrorReport&)> message_of_abort() const;
   void connected();
