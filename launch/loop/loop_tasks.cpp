@@ -130,6 +130,7 @@ bool LoopTasks::validate(std::int64_t epoch, Task task) {
   if (!config_.validate_only) note_if_best(*report);
   parts_.records.add(*report, validation_->held_out());
   if (config_.validate_only && !parts_.records.are_shown() && rank_.is_main()) print_line(validation_line(*report));
+  fault_point("validated", rank_.steps_done());
   if (!parts_.callbacks.on_validation) return true;
   parts_.own_state.begin_task(task);
   parts_.callbacks.on_validation(*report);

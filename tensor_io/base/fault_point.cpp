@@ -83,9 +83,9 @@ thread_local std::shared_ptr<FaultWatch> watch_of_thread;
 
 const std::vector<std::string>& fault_places() {
   static const std::vector<std::string> places{
-      "allocate", "connect", "distribute", "data",      "forward",   "backward", "buckets", "collective",
-      "reduced",  "vote",    "voted",      "committed", "optimizer", "stage",    "switch",  "switched",
-      "validate", "save",    "end",        "snapshot",  "heal",      "trace",    "journal", "journalled"};
+      "allocate", "connect", "distribute", "data",      "forward", "backward", "buckets",   "collective", "reduced",
+      "vote",     "voted",   "committed",  "optimizer", "stage",   "switch",   "switched",  "validate",   "validated",
+      "save",     "end",     "snapshot",   "heal",      "trace",   "journal",  "journalled"};
   return places;
 }
 

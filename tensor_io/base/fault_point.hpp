@@ -11,11 +11,11 @@ namespace troupe {
 /// separate several. If ranks share a process, it calls the thread's FaultWatch, whose exceptions pass through. Without
 /// either it costs two loads and branches. Any thread.
 ///
-/// Places: allocate (in step -1), connect (to the other ranks of a Gloo communicator; in step 0), data, forward,
-/// backward, buckets, collective, reduced, vote, voted, committed, optimizer, stage, switch, switched, validate, save,
-/// end (of the loop: the rank has nothing left to do), snapshot (with the copy in its place), heal, trace (gathering
-/// it; step: the window's LAST); of `slot=coordinator`, with the generation as step (0: its own start): journal,
-/// journalled.
+/// Places: allocate (in step -1), connect (to the other ranks of a Gloo communicator; in step 0), distribute, data,
+/// forward, backward, buckets, collective, reduced, vote, voted, committed, optimizer, stage, switch, switched,
+/// validate, validated (it has the result, and on_validation comes next), save, end (of the loop: the rank has nothing
+/// left to do), snapshot (with the copy in its place), heal, trace (gathering it; step: the window's LAST); of
+/// `slot=coordinator`, with the generation as step (0: its own start): journal, journalled.
 void fault_point(const char* place, std::int64_t step);
 
 /// All of them.

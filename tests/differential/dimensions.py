@@ -76,7 +76,7 @@ DIMENSIONS = {
     "resume_ranks": [0, 1, 2],
     "resume_batch": [0, 12, 24],
     "resume_strategy": ["", "ddp", "fsdp", "zero1", "local_sgd", "diloco", "gossip"],
-    "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data", "buckets", "reduced", "save", "validate", "end", "distribute"],
+    "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data", "buckets", "reduced", "save", "validate", "validated", "end", "distribute"],
     "hurt_step": [3, 0, 6],
     "hurt_rank": ["last", "first"],
     "again": ["none", "other", "newcomer"],
@@ -455,9 +455,9 @@ def settle_once(job):
         simple("event")
     if job["kill_at"] == "data" and job["feed"] == "uneven":  # which never comes there
         simple("kill_at")
-    if job["kill_at"] == "validate" and (job["validate"] == 0 or trains_apart(job)):  # whose parts of the loss go by the rank
+    if job["kill_at"] in ("validate", "validated") and (job["validate"] == 0 or trains_apart(job)):  # whose parts of the loss go by the rank
         simple("kill_at")
-    if job["kill_at"] in ("validate", "end", "distribute"):  # the run's last, and its first
+    if job["kill_at"] in ("validate", "validated", "end", "distribute"):  # the run's last, and its first
         simple("hurt_step")
         job["again"] = "newcomer" if job["again"] == "newcomer" else "none"
     if job["kill_at"] == "save" or 0 < job["max_steps"] <= job["hurt_step"]:

@@ -112,7 +112,7 @@ struct Job {
   std::string resume_strategy = "";  ///< empty: as before
   std::string kill_at = "backward";  ///< where a rank is hurt: a place of fault_point
   int hurt_step = kChangeStep;       ///< ... and in which step; at "save" it is that of the first checkpoint, at
-                                     ///< "validate" the last one, at "distribute" the first
+                                     ///< "validate" and "validated" the last one, at "distribute" the first
   std::string hurt_rank = "last";    ///< ... and which: last, first
   std::string again = "none";        ///< other: one step later another rank is hurt, too; newcomer: the one that
                                      ///< replaces it dies while it gets the model
@@ -191,7 +191,7 @@ inline std::int64_t steps_of(const Job& job) {
 }
 inline std::int64_t hurt_step_of(const Job& job) {
   if (job.kill_at == "distribute") return 0;
-  if (job.kill_at == "validate" || job.kill_at == "end") return steps_of(job);
+  if (job.kill_at == "validate" || job.kill_at == "validated" || job.kill_at == "end") return steps_of(job);
   return job.kill_at == "save" ? kSaveEvery : job.hurt_step;
 }
 

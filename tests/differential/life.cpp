@@ -197,6 +197,9 @@ class Life {
     callbacks.on_validation = [this](const ValidationReport& report) {
       counted_[2] += 1;
       counted_[3] += static_cast<double>(report.step);
+      if (job_.kill_at != "validated") return;
+      auto ranks = at::ones({1}, at::kDouble);  // all learn of the death here, and do the validation again
+      rank_.all_reduce(ranks, ReduceOp::sum, "on_validation");
     };
     if (job_.touched) callbacks.on_update = [&net](std::int64_t) { touch(unique_parameters(net)); };
     return callbacks;
