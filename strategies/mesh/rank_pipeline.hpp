@@ -35,7 +35,7 @@ class RankPipeline {
   void connect(const StrategyContext& context, Communicator& pipeline);
   void set_step(std::int64_t step);
 
-  /// The rank's list for a step of so many micro-batches, the same in all steps. Throws as make_schedule.
+  /// The rank's list for a step, whose number of micro-batches is the same in all steps. Throws as make_schedule.
   const StageSchedule& begin_run(int micro_batches);
   /// Runs one of them. Returns the weights whose `.grad` was added to, and not by autograd.
   std::vector<at::Tensor> run(const StageInstruction& instruction, MicroBatches& work);
