@@ -215,6 +215,19 @@ def print_coverage(jobs):
           f"{len(never)} others are refused, or one excludes what the other is about")
 
 
+def values_in(text, name):
+    """The values of a dimension that the text lists, between commas; none if it has another word. A value may have commas itself."""
+    known = {str(value).lower(): value for value in DIMENSIONS[name]}
+    words, values = text.lower().split(","), []
+    while words:
+        ends = [n for n in range(1, len(words) + 1) if ",".join(words[:n]) in known]
+        if not ends:
+            return []
+        values.append(known[",".join(words[:ends[-1]])])
+        del words[:ends[-1]]
+    return values
+
+
 def main():
     parser = argparse.ArgumentParser(prog="./dev differential", description=__doc__)
     parser.add_argument("seeds", nargs="?", type=int, default=200)
@@ -248,11 +261,9 @@ def main():
         name, _, values = text.partition("=")
         if name not in DIMENSIONS:
             sys.exit(f"--set {text}: there is no dimension '{name}'; there are {', '.join(DIMENSIONS)}")
-        known_values = {str(value).lower(): value for value in DIMENSIONS[name]}
-        unknown = [value for value in values.split(",") if value.lower() not in known_values]
-        if unknown:
-            sys.exit(f"--set {text}: {name} is one of {', '.join(known_values)}")
-        only[name] = [known_values[value.lower()] for value in values.split(",")]
+        only[name] = values_in(values, name)
+        if not only[name]:
+            sys.exit(f"--set {text}: {name} is one of {', '.join(str(value).lower() for value in DIMENSIONS[name])}")
         way.again += f" --set {text}"
 
     if options.job or options.shrink is not None:
