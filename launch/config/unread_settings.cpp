@@ -122,6 +122,23 @@ const std::vector<Rule>& rules() {
        },
        "only ddp and parameter_server compare replicas",
        "set strategy to ddp"},
+      {{"on_divergence"},
+       {"verify_every"},
+       [](const Choice& c) { return c.config.verify_every > 0; },
+       "with verify_every 0 no replicas are compared",
+       "set verify_every above 0"},
+      {{"lr_min"},
+       {"schedule"},
+       [](const Choice& c) { return c.config.schedule == "cosine"; },
+       "only the schedule cosine ends at a rate",
+       "set schedule to cosine",
+       false},
+      {{"lr_step_epochs", "lr_step_factor"},
+       {"schedule"},
+       [](const Choice& c) { return c.config.schedule == "step"; },
+       "only the schedule step has steps",
+       "set schedule to step",
+       false},
       {{"powersgd_rank", "powersgd_start_step"},
        {"comm_hook", "switch_at"},
        [](const Choice& c) { return c.hook("powersgd"); },
@@ -161,10 +178,29 @@ const std::vector<Rule>& rules() {
   return all;
 }
 
-std::vector<const Rule*> unread_rules(const Config& config) {
+// Of the optimizer that the settings name. A program's own may read any.
+const std::vector<Rule>& optimizer_rules() {
+  static const std::vector<Rule> all{
+      {{"beta1", "beta2", "eps"},
+       {"optimizer"},
+       [](const Choice& c) { return c.config.optimizer != "sgd"; },
+       "sgd does not read it",
+       "set optimizer to adamw",
+       false},
+      {{"momentum", "nesterov"},
+       {"optimizer"},
+       [](const Choice& c) { return c.config.optimizer != "adamw"; },
+       "adamw does not read it",
+       "set optimizer to sgd",
+       false},
+  };
+  return all;
+}
+
+std::vector<const Rule*> unread(const std::vector<Rule>& rules, const Config& config) {
   const Choice choice(config);
   std::vector<const Rule*> unread;
-  for (const auto& rule : rules()) {
+  for (const auto& rule : rules) {
     if (!rule.is_read(choice) && !(rule.of_strategy && choice.is_own())) unread.push_back(&rule);
   }
   return unread;
@@ -187,17 +223,9 @@ bool is_overridden(const Config& config, const std::string& source, const std::v
   });
 }
 
-}  // namespace
-
-std::set<std::string> unread_settings(const Config& config) {
-  std::set<std::string> settings;
-  for (const auto* rule : unread_rules(config)) settings.insert(rule->settings.begin(), rule->settings.end());
-  return settings;
-}
-
-void refuse_unread(const Config& config, const Config& defaults) {
+void refuse(const std::vector<const Rule*>& unread, const Config& config, const Config& defaults) {
   const auto texts = config_texts(config), before = config_texts(defaults);
-  for (const auto* rule : unread_rules(config)) {
+  for (const auto* rule : unread) {
     for (const auto& setting : rule->settings) {
       const auto source = config.sources.find(setting);
       const auto& text = texts.at(setting);
@@ -208,5 +236,17 @@ void refuse_unread(const Config& config, const Config& defaults) {
     }
   }
 }
+
+}  // namespace
+
+std::set<std::string> unread_settings(const Config& config) {
+  std::set<std::string> settings;
+  for (const auto* rule : unread(rules(), config)) settings.insert(rule->settings.begin(), rule->settings.end());
+  return settings;
+}
+
+void refuse_unread(const Config& config, const Config& defaults) { refuse(unread(rules(), config), config, defaults); }
+
+void refuse_unread_by_optimizer(const Config& config) { refuse(unread(optimizer_rules(), config), config, Config()); }
 
 }  // namespace troupe

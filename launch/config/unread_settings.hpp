@@ -14,5 +14,8 @@ std::set<std::string> unread_settings(const Config& config);
 /// which the program began with, so that a printed config reads back; one that is off; a file's whose reader a flag has
 /// put out; and one of the environment, which is for all programs.
 void refuse_unread(const Config& config, const Config& defaults);
+/// The same for what the optimizer of the settings does not read: `beta1` with sgd. Called when Troupe makes that
+/// optimizer, since a program's own may read any.
+void refuse_unread_by_optimizer(const Config& config);
 
 }  // namespace troupe

@@ -5,6 +5,7 @@
 
 #include "actors/block/activation_checkpointing.hpp"
 #include "launch/config/device_settings.hpp"
+#include "launch/config/unread_settings.hpp"
 #include "launch/loop/batch_source.hpp"
 #include "launch/loop/rank_parts.hpp"
 #include "launch/model/gathered_model.hpp"
@@ -119,6 +120,7 @@ void Rank::initialise(torch::nn::Module& model) const {
 }
 
 std::unique_ptr<Optimizer> Rank::make_optimizer(const torch::nn::Module& model, const ParameterRules& rules) const {
+  refuse_unread_by_optimizer(config_);
   auto groups = parameter_groups(model, config_, rules);
   parts_->grouped = true;
   return troupe::make_optimizer(config_, std::move(groups));

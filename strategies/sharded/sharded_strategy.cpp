@@ -186,6 +186,7 @@ void ShardedStrategy::replace(StrategyContext context) {
   gradients_.reset();
   if (parameters_) found_ = parameters_->take_parameters();
   parameters_.reset();
+  groups_ = {};
   place_model(false);
   move_sync_batchnorm(*model_, context_.program_communicator);
 }

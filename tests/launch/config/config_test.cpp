@@ -138,6 +138,9 @@ TEST_CASE("[T04] a setting that nothing reads beside the others is refused, one 
       {{"--init_rename", "a=b"}, {"--init_from", "m.safetensors"}},
       {{"--mlflow_experiment", "mine"}, {"--mlflow_uri", "http://127.0.0.1:5000"}},
       {{"--after_save_timeout", "5"}, {"--after_save", "true"}},
+      {{"--lr_min", "0.001"}, {"--schedule", "cosine"}},
+      {{"--lr_step_epochs", "5"}, {"--schedule", "step"}},
+      {{"--lr_step_factor", "0.5"}, {"--schedule", "step"}},
   };
   for (const auto& [setting, reader] : cases) {
     INFO(setting[0]);
@@ -149,6 +152,7 @@ TEST_CASE("[T04] a setting that nothing reads beside the others is refused, one 
   CHECK_THAT(refused({"--strategy", "fsdp", "--fsdp_shard_size", "2"}), Catch::Contains("fsdp_mode to hybrid_shard"));
   CHECK_THAT(refused({"--strategy", "zero1", "--verify_every", "5"}), Catch::Contains("compare replicas"));
   CHECK_NOTHROW(parse({"--strategy", "zero1", "--verify_every", "0"}));
+  CHECK_THAT(refused({"--verify_every", "0", "--on_divergence", "stop"}), Catch::Contains("no replicas are compared"));
   CHECK_THAT(refused({"--strategy", "local_sgd", "--static_graph"}), Catch::Contains("order of gradients"));
   CHECK_THAT(refused({"--mesh", "fsdp=1,pp=2", "--strategy", "pipeline", "--fsdp_mode", "shard_grad_op"}),
              Catch::Contains("gathers parameters"));

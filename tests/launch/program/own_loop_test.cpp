@@ -338,6 +338,21 @@ TEST_CASE("[T01] a setting that a loop of one's own does not honour is refused b
     config.lr_min = 0.001;
     CHECK_THAT(run(false, true), Catch::Contains("lr_min"));
   }
+  SECTION("what the optimizer does not read") {
+    config.beta1 = 0.8;
+    CHECK(run(false, false) == "");  // the program set it
+    config.sources["beta1"] = "--beta1";
+    steps = 0;
+    CHECK_THAT(run(false, false), Catch::Contains("--beta1: beta1 has no effect here: sgd does not read it"));
+    CHECK(steps == 0);
+    config.optimizer = "adamw";
+    CHECK(run(false, false) == "");
+    config.sources["momentum"] = "run.toml:3";
+    config.momentum = 0.5;
+    CHECK_THAT(run(false, false), Catch::Contains("run.toml:3: momentum has no effect here: adamw does not read it"));
+    config.sources["optimizer"] = "--optimizer";  // stronger than the file
+    CHECK(run(false, false) == "");
+  }
   SECTION("a model that is in memory already") {
     config.deferred_init = true;
     const auto distributes = [&](bool built) {
