@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <utility>
 
 #include "launch/launcher/failure_report.hpp"
 #include "launch/loop/rank_system.hpp"
@@ -210,16 +211,21 @@ RunLog::~RunLog() {
   const bool failed = std::uncaught_exceptions() > 0 || !error_.empty();
   const std::chrono::milliseconds patience = failed ? kPatienceToFail : kPatience;
   auto& mailbox = system_of(rank_).compute().mailbox().actor();
-  bool done = false;
   mailbox.request(metrics_, patience + 2s, FinishMetrics{patience, failed, error_, rank_.stop_signal()})
-      .receive([&](bool) { done = true; }, [](caf::error&) {});
-  caf::anon_send_exit(metrics_, caf::exit_reason::user_shutdown);
-  if (done && !failed) mailbox.wait_for(metrics_);
+      .receive([](bool) {}, [](caf::error&) {});
+  end_metrics(caf::exit_reason::user_shutdown, patience);
 }
 
 void RunLog::give_up() {
-  if (metrics_) caf::anon_send_exit(metrics_, caf::exit_reason::kill);
-  metrics_ = MetricsActor();
+  if (metrics_) end_metrics(caf::exit_reason::kill, kPatienceToFail);
+}
+
+// What it writes now must be in the file before another rank 0 reads that.
+void RunLog::end_metrics(caf::exit_reason reason, std::chrono::milliseconds patience) {
+  caf::scoped_actor waiter(system_of(rank_).system());
+  waiter->monitor(metrics_);
+  caf::anon_send_exit(std::exchange(metrics_, MetricsActor()), reason);
+  waiter->receive([](const caf::down_msg&) {}, caf::after(patience) >> [] {});
 }
 
 void RunLog::send(ValidationReport report) {

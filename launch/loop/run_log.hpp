@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -43,6 +44,7 @@ class RunLog {
  private:
   bool ready();
   void listen(MetricsOptions& options);
+  void end_metrics(caf::exit_reason reason, std::chrono::milliseconds patience);
   void begin_run();
   void warn_of_slow_settings();
   void open_page();
