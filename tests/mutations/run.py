@@ -3,6 +3,9 @@
 
     ./dev mutations [ROW..]       all of tests/mutations/mutations.toml, or these rows
     ./dev mutations --list, --check   names them; only sees that each still fits its source and has tests
+    ./dev mutations --seconds N SEED  a share, begun within N seconds: by turns a row whose source a late commit has changed, and any other
+
+A share takes rows that a linked program has shown before: docs/mutations.md says which. It keeps no results.
 
 Each break is one edit of one file, and the tests are run with it. Mostly the file is compiled alone and linked into a program beside the built one
 (linked.py). Where that shows nothing, or a header is broken, the file itself is edited, the program is built, and the file is put back, also after
@@ -15,7 +18,9 @@ import concurrent.futures
 import datetime
 import json
 import os
+import random
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -25,7 +30,10 @@ from linked import Linked, can_be_linked
 from mutated import ROOT, Mutated, begin, build, end_running, folder_of, one_line, restore, run_tests, say
 
 RESULTS = ROOT / "build" / "mutations.json"
+TABLE = ROOT / "docs" / "mutations.md"
+LINKED_PROGRAM, WHOLE_BUILD = "linked program", "whole build"  # in TABLE
 TEST_SECONDS = 240
+LATE_COMMITS = 20
 lock = threading.Lock()  # of RESULTS and the screen
 
 
@@ -107,13 +115,13 @@ def key_of(mutation):
     return f"{mutation['row']}: {mutation['says']}"
 
 
-def keep(mutation, red, every):
+def keep(mutation, red, way, every):
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known[key_of(mutation)] = {"red": red, "date": str(datetime.date.today())}
+    known[key_of(mutation)] = {"red": red, "way": way, "date": str(datetime.date.today())}
     RESULTS.write_text(json.dumps(known, indent=1))
     kept = [known.get(key_of(mutation)) for mutation in every]
     if all(kept):
-        write_table([(mutation, result["red"]) for mutation, result in zip(every, kept)], min(result["date"] for result in kept))
+        write_table(list(zip(every, kept)), min(result["date"] for result in kept))
 
 
 def write_table(results, date):
@@ -123,14 +131,63 @@ def write_table(results, date):
         "One small break for each feature of the main job, and the test that went red. `./dev mutations` repeats it (`./dev mutations D09`",
         f"for one row) from [mutations.toml](../tests/mutations/mutations.toml). No row was run before {date}.",
         "",
-        "| row | file | break | test that went red |",
-        "|---|---|---|---|",
+        "| row | file | break | in a | test that went red |",
+        "|---|---|---|---|---|",
     ]
-    for mutation, red in results:
+    for mutation, result in results:
+        red = result["red"]
         shown = one_line(red[0]).replace("|", "\\|") if red else "**none**"
         more = f" (and {len(red) - 1} more)" if len(red) > 1 else ""
-        lines.append(f"| {mutation['row']} | `{mutation['file']}` | {mutation['says']} | {shown}{more} |")
-    (ROOT / "docs" / "mutations.md").write_text("\n".join(lines) + "\n")
+        lines.append(f"| {mutation['row']} | `{mutation['file']}` | {mutation['says']} | {result.get('way', '')} | {shown}{more} |")
+    TABLE.write_text("\n".join(lines) + "\n")
+
+
+def seen_linked():
+    """Rows that a linked program has shown, by their keys."""
+    cells = (line.split(" | ") for line in TABLE.read_text().splitlines() if f" | {LINKED_PROGRAM} | " in line)
+    return {f"{row.removeprefix('| ')}: {says}" for row, _, says, *_ in cells}
+
+
+def changed_late():
+    log = subprocess.run(["git", "log", f"-{LATE_COMMITS}", "--format=", "--name-only"], cwd=ROOT, capture_output=True, text=True)  # none in an archive
+    return set(log.stdout.split())
+
+
+def in_turns(mutations, seed):
+    """Drawn by the seed: a row of a source that was changed late, any other one, and so on."""
+    late = changed_late()
+    drawn = random.Random(seed).sample(mutations, len(mutations))
+    pools = [[m for m in drawn if m["file"] in late], [m for m in drawn if m["file"] not in late]]
+    while any(pools):
+        for pool in pools:
+            if pool:
+                yield pool.pop(0)
+
+
+def judge_share(every, seconds, seed, log):
+    """The exit code. A row that was begun is judged, however long it takes."""
+    known = seen_linked()
+    rows = in_turns([mutation for mutation in every if key_of(mutation) in known], seed)
+    end = time.monotonic() + seconds
+    outcomes = []
+
+    def work():
+        while time.monotonic() < end:
+            with lock:
+                mutation = next(rows, None)
+            if mutation is None:
+                return
+            built, red = try_linked(mutation, log)
+            with lock:
+                outcomes.append(built and bool(red))
+                outcome = f"red: {one_line(red[0])}" if built and red else ("NOT SEEN" if built else "DOES NOT BUILD")
+                say(f"{mutation['row']}  {mutation['file']}: {mutation['says']}\n     {outcome}")
+
+    with Workers(os.cpu_count()) as workers:
+        for done in [workers.submit(work) for _ in range(os.cpu_count())]:
+            done.result()
+    say(f"{sum(outcomes)} of {len(outcomes)} breaks were seen, drawn by {seed} from {len(known)}")
+    return 0 if outcomes and all(outcomes) else 1
 
 
 class Workers(concurrent.futures.ThreadPoolExecutor):
@@ -145,6 +202,7 @@ class Workers(concurrent.futures.ThreadPoolExecutor):
 def main():
     arguments = argparse.ArgumentParser(prog="./dev mutations")
     arguments.add_argument("rows", nargs="*", metavar="ROW")
+    arguments.add_argument("--seconds", type=int, metavar="N", help="a share, drawn by the seed that stands in place of rows")
     arguments.add_argument("--list", action="store_true")
     arguments.add_argument("--check", action="store_true", help="only that every break fits its source, and has tests")
     options = arguments.parse_args()
@@ -152,6 +210,11 @@ def main():
         begin()
     with open(ROOT / "tests" / "mutations" / "mutations.toml", "rb") as file:
         every = tomllib.load(file)["mutation"]
+    if options.seconds is not None:
+        if len(options.rows) != 1:
+            raise SystemExit("mutations: --seconds N asks for one seed: ./dev mutations --seconds 60 1")
+        with open(ROOT / "build" / "mutations.log", "w") as log:
+            return judge_share(every, options.seconds, options.rows[0], log)
     unknown = set(options.rows) - {mutation["row"] for mutation in every}
     if unknown:
         raise SystemExit(f"mutations: no break for {', '.join(sorted(unknown))}")
@@ -177,7 +240,7 @@ def main():
             if n == 0 or red:
                 raise SystemExit(f"mutations: {program} '{prefix}*' without any break: {n} tests, red: {red}; see {log_path}")
 
-        def judge(mutation, try_it, last):
+        def judge(mutation, try_it, way, last):
             started = time.monotonic()
             built, red = try_it(mutation, log)
             if built and red:
@@ -185,7 +248,7 @@ def main():
             elif not last:
                 return
             with lock:
-                keep(mutation, red, every)  # at once: a run that is ended has not been for nothing
+                keep(mutation, red, way, every)  # at once: a run that is ended has not been for nothing
                 outcome = f"red: {one_line(red[0])}" if built and red else ("NOT SEEN" if built else "DOES NOT BUILD")
                 say(f"{mutation['row']}  {mutation['file']}: {mutation['says']}\n     {outcome}  ({time.monotonic() - started:.0f} s)")
 
@@ -193,7 +256,7 @@ def main():
             (program, source), mutations = item
             if check_linked(program, source, mutations, log):
                 for mutation in mutations:
-                    judge(mutation, try_linked, last=False)
+                    judge(mutation, try_linked, LINKED_PROGRAM, last=False)
 
         groups = {}
         for mutation in chosen:
@@ -203,7 +266,7 @@ def main():
         try:
             for mutation in chosen:  # what other programs of a test, or inline functions, have to have in them
                 if key_of(mutation) not in seen:
-                    judge(mutation, try_in_place, last=True)
+                    judge(mutation, try_in_place, WHOLE_BUILD, last=True)
         finally:
             restore()
             if not build(programs, log):
