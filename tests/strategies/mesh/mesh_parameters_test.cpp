@@ -13,7 +13,7 @@ namespace {
 /// A head of 3 x 2 outside of blocks, behind two blocks of 2 x 2.
 struct TwoBlocksImpl : torch::nn::Module {
   TwoBlocksImpl() {
-    for (const auto* name : {"first", "second"}) blocks.push_back(register_module(name, linear(2, 2)));
+    for (const auto* name : {"first", "second"}) blocks.emplace_back(register_module(name, linear(2, 2)));
     head = register_module("head", linear(2, 3));
   }
   static torch::nn::Linear linear(std::int64_t in, std::int64_t out) {
