@@ -4,18 +4,6 @@
 
 namespace troupe {
 
-void TimeSums::add(const StepReport& report) {
-  step_ms += report.step_ms;
-  exposed_ms += report.exposed_ms;
-  reduce_ms += report.reduce_ms;
-  data_ms += report.data_ms;
-  inside_ms += report.inside_ms;
-  optimizer_ms += report.optimizer_ms;
-  hidden_ms += std::max(0.0, report.reduce_ms - report.exposed_ms);
-  batch_queue_ms += report.batch_queue_ms;
-  bucket_queue_ms += report.bucket_queue_ms;
-}
-
 void SectionSums::add(const std::vector<SectionTimes>& ranks) {
   if (ranks.empty()) return;
   if (sums_.size() != ranks.size()) {

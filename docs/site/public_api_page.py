@@ -29,7 +29,7 @@ SUBJECTS = {
 }
 # What public headers include for themselves: a program does not name what is in there.
 INNER = {
-    "actors/block/block_calls.hpp", "actors/rank/data_cursor.hpp", "actors/rank/reducer.hpp", "actors/rank/thread_actor.hpp",
+    "actors/block/block_calls.hpp", "actors/rank/data_cursor.hpp", "actors/rank/reducer.hpp", "actors/rank/thread_actor.hpp", "actors/step/time_sums.hpp",
     "launch/loop/own_state_access.hpp", "strategies/replicated/gradient_buckets.hpp", "strategies/replicated/model_sync.hpp",
     "tensor_io/base/held_value.hpp", "tensor_io/base/registry.hpp", "tensor_io/base/span_ranges.hpp", "tensor_io/base/steady_time.hpp",
     "tensor_io/checkpoint/manifest.hpp",

@@ -8,28 +8,16 @@ namespace troupe {
 
 void StepProfile::add(const StepReport& report, double compute_ms) {
   ++steps_;
-  step_ms_ += report.step_ms;
-  data_ms_ += report.data_ms;
+  times_.add(report);
   compute_ms_ += compute_ms;
-  exposed_ms_ += report.exposed_ms;
-  optimizer_ms_ += report.optimizer_ms;
-  reduce_ms_ += report.reduce_ms;
-  inside_ms_ += report.inside_ms;
-  hidden_ms_ += std::max(0.0, report.reduce_ms - report.exposed_ms);
   buckets_ += report.buckets;
   launched_before_end_ += report.launched_before_end;
 }
 
 void StepProfile::add(const StepProfile& other) {
   steps_ += other.steps_;
-  step_ms_ += other.step_ms_;
-  data_ms_ += other.data_ms_;
+  times_.add(other.times_);
   compute_ms_ += other.compute_ms_;
-  exposed_ms_ += other.exposed_ms_;
-  optimizer_ms_ += other.optimizer_ms_;
-  reduce_ms_ += other.reduce_ms_;
-  inside_ms_ += other.inside_ms_;
-  hidden_ms_ += other.hidden_ms_;
   buckets_ += other.buckets_;
   launched_before_end_ += other.launched_before_end_;
 }
@@ -40,8 +28,8 @@ std::string StepProfile::describe_overlap() const {
       "overlap %.3f, exposed communication %.3f of %lld steps: %.3f ms a step in collectives, %.3f of them "
       "hidden; compute waited "
       "%.3f ms of %.3f",
-      overlap(), exposed_communication(), static_cast<long long>(steps_), reduce_ms_ / steps, hidden_ms_ / steps,
-      (exposed_ms_ + inside_ms_) / steps, step_ms_ / steps);
+      overlap(), exposed_communication(), static_cast<long long>(steps_), times_.reduce_ms / steps,
+      times_.hidden_ms / steps, (times_.exposed_ms + times_.inside_ms) / steps, times_.step_ms / steps);
 }
 
 void ProcessProfile::add(const StepProfile& rank) {
@@ -70,19 +58,19 @@ std::string StepProfile::table() const {
   std::string text;
   const auto print = [&](const char* pattern, auto... values) { text += formatted(pattern, values...); };
   const auto row = [&](const char* what, double ms) {
-    print("  %-36s %10.3f ms %6.1f %%\n", what, ms / steps, step_ms_ > 0 ? 100 * ms / step_ms_ : 0);
+    print("  %-36s %10.3f ms %6.1f %%\n", what, ms / steps, 100 * times_.share(ms));
   };
   print("profile: where the time of a step went (this rank, mean of %lld steps)\n", static_cast<long long>(steps_));
-  row("data wait", data_ms_);
+  row("data wait", times_.data_ms);
   row("forward and backward", compute_ms_);
-  row("exposed communication, with the vote", exposed_ms_);
-  row("optimizer", optimizer_ms_);
+  row("exposed communication, with the vote", times_.exposed_ms);
+  row("optimizer", times_.optimizer_ms);
   row("rest: validation, checkpoints, logs",
-      std::max(0.0, step_ms_ - data_ms_ - compute_ms_ - exposed_ms_ - optimizer_ms_));
-  row("step", step_ms_);
+      std::max(0.0, times_.step_ms - times_.data_ms - compute_ms_ - times_.exposed_ms - times_.optimizer_ms));
+  row("step", times_.step_ms);
   if (buckets_ == 0) return text;
-  print("  %-36s %10.3f ms\n", "reducer busy, beside these", reduce_ms_ / steps);
-  print("  %-36s %10.1f %% of that or more\n", "  overlapped", reduce_ms_ > 0 ? 100 * hidden_ms_ / reduce_ms_ : 0);
+  print("  %-36s %10.3f ms\n", "reducer busy, beside these", times_.reduce_ms / steps);
+  print("  %-36s %10.1f %% of that or more\n", "  overlapped", 100 * times_.overlap());
   print("  %-36s %10.1f of %.1f buckets a step\n", "  launched before backward ended",
         static_cast<double>(launched_before_end_) / steps, static_cast<double>(buckets_) / steps);
   return text;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "actors/step/step_report.hpp"
+#include "actors/step/time_sums.hpp"
 
 namespace troupe {
 
@@ -15,9 +16,9 @@ class StepProfile {
   /// One line for each part, in ms a step and in percent. The parts add up to the step; the reducer works beside them.
   std::string table() const;
   /// As Rank::overlap.
-  double overlap() const noexcept { return reduce_ms_ > 0 ? hidden_ms_ / reduce_ms_ : 1; }
+  double overlap() const noexcept { return times_.overlap(); }
   /// As Rank::exposed_communication.
-  double exposed_communication() const noexcept { return step_ms_ > 0 ? (exposed_ms_ + inside_ms_) / step_ms_ : 0; }
+  double exposed_communication() const noexcept { return times_.share(times_.exposed_ms + times_.inside_ms); }
   std::int64_t steps() const noexcept { return steps_; }  ///< counted so far
   /// Another rank's steps, or another life's.
   void add(const StepProfile& other);
@@ -26,9 +27,8 @@ class StepProfile {
 
  private:
   std::int64_t steps_ = 0;
-  double step_ms_ = 0, data_ms_ = 0, compute_ms_ = 0, exposed_ms_ = 0, optimizer_ms_ = 0, reduce_ms_ = 0,
-         inside_ms_ = 0;
-  double hidden_ms_ = 0;  // of reduce_ms: at least this ran while compute did not wait
+  TimeSums times_;
+  double compute_ms_ = 0;
   std::int64_t buckets_ = 0, launched_before_end_ = 0;
 };
 
