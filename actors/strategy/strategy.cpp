@@ -31,10 +31,15 @@ Registry<CommHookFactory>& hook_registry() {
 
 }  // namespace
 
-std::shared_ptr<Communicator> StrategyContext::make_communicator(const std::string& name) const {
-  std::shared_ptr<Communicator> communicator = program_communicator->split(0, rank);
-  register_communicator(name, communicator);
+std::shared_ptr<Communicator> StrategyContext::split(Communicator& from, int color, int key,
+                                                     const std::string& name) const {
+  std::shared_ptr<Communicator> communicator = from.split(color, key);
+  if (communicator) register_communicator(name, communicator);
   return communicator;
+}
+
+std::shared_ptr<Communicator> StrategyContext::make_communicator(const std::string& name) const {
+  return split(*program_communicator, 0, rank, name);
 }
 
 // What a message costs is what nobody computes in: a bucket that lies in the mailbox while backward goes on costs

@@ -50,8 +50,10 @@ struct StrategyContext {
   }
   std::chrono::milliseconds timeout{60'000};  ///< for an answer of another actor: longer than any collective's
 
-  /// A communicator for the strategy alone, over all ranks, for one thread. Collective; `name` is unique on the rank.
-  /// Dies with the generation.
+  /// Splits `from` as Communicator::split, for the strategy alone, and registers what comes of it as `name`, which is
+  /// unique on the rank; null with a negative color. Collective over `from`. Dies with the generation.
+  std::shared_ptr<Communicator> split(Communicator& from, int color, int key, const std::string& name) const;
+  /// One over all ranks, for one thread. Collective.
   std::shared_ptr<Communicator> make_communicator(const std::string& name) const;
 };
 

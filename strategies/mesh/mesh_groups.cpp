@@ -4,9 +4,7 @@ namespace troupe {
 
 std::shared_ptr<Communicator> split_off(const StrategyContext& context, Communicator& from, int color,
                                         const std::string& what) {
-  std::shared_ptr<Communicator> made = from.split(color, context.rank);
-  context.register_communicator(what + " group " + std::to_string(color), made);
-  return made;
+  return context.split(from, color, context.rank, what + " group " + std::to_string(color));
 }
 
 MeshGroups make_mesh_groups(const StrategyContext& context, const Mesh& mesh) {

@@ -38,10 +38,10 @@ StageLinks::StageLinks(const StrategyContext& context, Communicator& pipeline, b
     const bool forward = way == Way::activations;
     for (int edge = 0; edge < ranks - 1 + (closed ? 1 : 0); ++edge) {
       const int from = forward ? edge : (edge + 1) % ranks, to = forward ? (edge + 1) % ranks : edge;
-      std::shared_ptr<Communicator> communicator = pipeline.split(me == from || me == to ? 0 : -1, me == from ? 0 : 1);
+      const auto communicator =
+          context.split(pipeline, me == from || me == to ? 0 : -1, me == from ? 0 : 1,
+                        std::string(forward ? "activations" : "gradients") + " of edge " + std::to_string(edge));
       if (!communicator) continue;
-      context.register_communicator(
-          std::string(forward ? "activations" : "gradients") + " of edge " + std::to_string(edge), communicator);
       (me == from ? mine.out : mine.in) = communicator;
     }
     if (mine.out) {

@@ -73,9 +73,9 @@ void ParameterServer::joined() {
   if (me == 0)
     server_ = std::make_shared<UpdateServer>(UpdateServer::Round{ranks, updates(), shares()}, like, parameters);
   for (int r = 1; r < ranks; ++r) {
-    std::shared_ptr<Communicator> communicator = context().program_communicator->split(me == 0 || me == r ? 0 : -1, me);
+    const auto communicator = context().split(*context().program_communicator, me == 0 || me == r ? 0 : -1, me,
+                                              "parameter server, rank " + std::to_string(r));
     if (!communicator) continue;
-    context().register_communicator("parameter server, rank " + std::to_string(r), communicator);
     if (me == r) communicator_ = communicator;
     if (me != 0) continue;
     Link link;

@@ -20,9 +20,7 @@ ShardGroups make_shard_groups(const StrategyContext& context, const ShardedMode&
   if (mode.shards && !mode.has_replicas) return {context.program_communicator, context.gradient_communicator, nullptr};
   const int color = color_of_group(context, mode);
   const auto split = [&](Communicator& from, int of, const char* what) {
-    std::shared_ptr<Communicator> made = from.split(of, context.rank);
-    context.register_communicator(std::string(what) + " " + std::to_string(of) + " of " + from.name(), made);
-    return made;
+    return context.split(from, of, context.rank, std::string(what) + " " + std::to_string(of) + " of " + from.name());
   };
   ShardGroups groups;
   groups.shards = split(*context.program_communicator, color, "shards");
