@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -58,6 +59,7 @@ struct Config : DataOptions, CommunicatorSettings, OptimizerOptions, TrainingOpt
   std::map<std::string, Declared> declared;
   std::map<std::string, std::string> sources;  ///< the source of a value, for fields that are not at their default:
                                                ///< "--lr", "train.toml:3", "TROUPE_LR"
+  std::set<std::string> as_begun;  ///< of those, what the program began with as well: a printed config has all values
 
  private:
   const ConfigValue& own(const std::string& name) const;

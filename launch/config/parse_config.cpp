@@ -143,7 +143,11 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv, std
   if (!config.after_save.empty() && config.save_every < 0)
     throw wrong("after_save", "nothing is saved (save_every -1)",
                 "set save_every to 0 or more, or leave after_save out");
-  refuse_unread(config, defaults);
+  const auto before = config_texts(defaults), now = config_texts(config);
+  for (const auto& [name, source] : config.sources) {
+    if (before.contains(name) && before.at(name) == now.at(name)) config.as_begun.insert(name);
+  }
+  refuse_unread(config);
   if (config.run_dir.empty() && profile_setting(config.profile).traces())
     throw wrong("profile", "a trace goes into run_dir, which is empty", "name a folder, or take --profile true");
   return action;

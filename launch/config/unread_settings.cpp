@@ -223,13 +223,12 @@ bool is_overridden(const Config& config, const std::string& source, const std::v
   });
 }
 
-void refuse(const std::vector<const Rule*>& unread, const Config& config, const Config& defaults) {
-  const auto texts = config_texts(config), before = config_texts(defaults);
+void refuse(const std::vector<const Rule*>& unread, const Config& config) {
+  const auto texts = config_texts(config);
   for (const auto* rule : unread) {
     for (const auto& setting : rule->settings) {
       const auto source = config.sources.find(setting);
-      const auto& text = texts.at(setting);
-      if (source == config.sources.end() || text == before.at(setting) || is_off(text)) continue;
+      if (source == config.sources.end() || config.as_begun.contains(setting) || is_off(texts.at(setting))) continue;
       if (is_overridden(config, source->second, rule->deciders)) continue;
       throw Error(ErrorCode::usage, displayable(source->second), setting + " has no effect here: " + rule->why,
                   rule->remedy + ", or leave it out");
@@ -241,12 +240,14 @@ void refuse(const std::vector<const Rule*>& unread, const Config& config, const 
 
 std::set<std::string> unread_settings(const Config& config) {
   std::set<std::string> settings;
-  for (const auto* rule : unread(rules(), config)) settings.insert(rule->settings.begin(), rule->settings.end());
+  for (const auto* all : {&rules(), &optimizer_rules()}) {
+    for (const auto* rule : unread(*all, config)) settings.insert(rule->settings.begin(), rule->settings.end());
+  }
   return settings;
 }
 
-void refuse_unread(const Config& config, const Config& defaults) { refuse(unread(rules(), config), config, defaults); }
+void refuse_unread(const Config& config) { refuse(unread(rules(), config), config); }
 
-void refuse_unread_by_optimizer(const Config& config) { refuse(unread(optimizer_rules(), config), config, Config()); }
+void refuse_unread_by_optimizer(const Config& config) { refuse(unread(optimizer_rules(), config), config); }
 
 }  // namespace troupe

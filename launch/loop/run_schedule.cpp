@@ -50,7 +50,7 @@ double RunSchedule::scheduled(const OptimizerOptions& options, std::int64_t step
 double RunSchedule::rate_for(const Optimizer& optimizer, std::int64_t step) const {
   if (!optimizer.has_own_rates()) return scheduled(config_, step);
   const auto given = config_.sources.find("lr");
-  if (given != config_.sources.end() && config_.lr != OptimizerOptions().lr) {  // a printed config has the default, too
+  if (given != config_.sources.end() && !config_.as_begun.contains("lr")) {
     throw Error(ErrorCode::usage, "lr",
                 given->second + " sets it, and this program's " + optimizer.name() + " optimizer has its own rates",
                 "give the rate to its constructor, or take rank.make_optimizer");

@@ -77,6 +77,24 @@ TEST_CASE("[T04] what --print-config writes reads back equal") {
   CHECK(config_to_json(back) == config_to_json(config));
 }
 
+TEST_CASE(
+    "[T04] what a program prints of its own first values reads back, also where the optimizer has no use for them") {
+  testing::ScratchDirectory folder;
+  Config program;
+  program.momentum = 0.5;
+  testing::write_text(folder / "printed.toml", config_to_toml(program));
+  testing::write_text(folder / "other.toml", "[optimizer]\nmomentum = 0.75\n");
+  const auto read_by_adamw = [&](const std::string& file) {
+    auto config = program;
+    const char* const words[] = {"train", "--config", file.c_str(), "--optimizer", "adamw"};
+    parse_config(config, 5, words);
+    config.sources.erase("optimizer");  // which would put the file's momentum out
+    refuse_unread_by_optimizer(config);
+  };
+  CHECK_NOTHROW(read_by_adamw(folder / "printed.toml"));
+  CHECK_THROWS_WITH(read_by_adamw(folder / "other.toml"), Catch::Contains("adamw does not read it"));
+}
+
 TEST_CASE("[T04] every field can be set, appears in the help and refuses nonsense") {
   const Config defaults;
   const auto help = config_help(defaults, {"program"});
