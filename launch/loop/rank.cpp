@@ -88,7 +88,7 @@ void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
   check_device_settings(config_, device());
   parts_->records.open();
   parts_->model = model;
-  if (config_.sync_batchnorm) convert_sync_batchnorm(*model, system_.compute().services().program_communicator);
+  if (config_.sync_batchnorm) system_.synchronise_norms(model);
   initialise(*model);
   checkpoint_activations(model, config_.activation_checkpointing);
   if (config_.ranks > 1 && device().is_cpu()) {

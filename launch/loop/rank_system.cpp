@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "launch/process/rank_lines.hpp"
+#include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/memory/failure_report.hpp"
 #include "tensor_io/memory/memory_shortage.hpp"
 
@@ -178,7 +179,13 @@ Compute::Services RankSystem::make_communicators(const Membership& membership) {
                               .cause = "it did not leave the old communicator: " + problem});
   }
   services.reducer = reducer_;
+  if (const auto model = synchronised_.lock()) move_sync_batchnorm(*model, services.program_communicator);
   return services;
+}
+
+void RankSystem::synchronise_norms(const std::shared_ptr<torch::nn::Module>& model) {
+  convert_sync_batchnorm(*model, compute_->services().program_communicator);
+  synchronised_ = model;
 }
 
 void RankSystem::finish(const ErrorReport& report) {

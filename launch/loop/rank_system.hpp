@@ -66,6 +66,10 @@ class RankSystem {
   caf::actor_system& system() noexcept { return system_; }
   const RankSupervisorActor& supervisor() const noexcept { return supervisor_; }
 
+  /// Every troupe::nn::BatchNorm of the model takes its statistics over all ranks, of this generation and of those to
+  /// come. Throws Error(usage) as convert_sync_batchnorm. Compute's thread.
+  void synchronise_norms(const std::shared_ptr<torch::nn::Module>& model);
+
   /// The loop is over: reports to the coordinator, and waits until it knows. `report.code` ok, or the failure.
   void finish(const ErrorReport& report);
   /// As `finish`, for an exception that ended the loop: fills in rank, actor and step. Returns the report.
@@ -82,6 +86,7 @@ class RankSystem {
   std::unique_ptr<Compute> compute_;
   RankSupervisorActor supervisor_;
   ReducerActor reducer_;
+  std::weak_ptr<torch::nn::Module> synchronised_;  // its norms meet on the program's communicator
   std::shared_ptr<StepProgress> progress_ = std::make_shared<StepProgress>();
   bool finished_ = false;
 };

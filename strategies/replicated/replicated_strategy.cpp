@@ -4,7 +4,6 @@
 #include <set>
 
 #include "actors/rank/sharded_dtypes.hpp"
-#include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "strategies/replicated/bucket_caps.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
 #include "tensor_io/kernels/gradient_clip.hpp"
@@ -45,7 +44,6 @@ void ReplicatedStrategy::attach(std::shared_ptr<torch::nn::Module> model) {
 void ReplicatedStrategy::rejoin(StrategyContext context) {
   context_ = std::move(context);
   make_buckets();
-  move_sync_batchnorm(*model_, context_.program_communicator);
   joined();
 }
 

@@ -93,8 +93,7 @@ std::vector<ShardedUnit> ShardedStrategy::units() const {
 void ShardedStrategy::hook_units(const std::vector<ShardedUnit>& units) {
   const auto& flats = parameters_->flats();
   if (std::any_of(flats.begin(), flats.end(), [](const auto& flat) { return flat.residence == Residence::gathered; })) {
-    std::shared_ptr<Communicator> communicator = groups_.shards->split(0, context_.rank);
-    context_.register_communicator("gathers of " + groups_.shards->name(), communicator);
+    auto communicator = context_.split(*groups_.shards, 0, context_.rank, "gathers of " + groups_.shards->name());
     UnitGathers::Options options;
     options.prefetch = context_.options.fsdp_prefetch;
     options.prefetch_bytes = static_cast<std::int64_t>(context_.options.fsdp_prefetch_mb * (1 << 20));
@@ -188,7 +187,6 @@ void ShardedStrategy::replace(StrategyContext context) {
   parameters_.reset();
   groups_ = {};
   place_model(false);
-  move_sync_batchnorm(*model_, context_.program_communicator);
 }
 
 NamedTensors ShardedStrategy::replicated_tensors() { return {}; }

@@ -5,7 +5,6 @@
 #include "actors/strategy/graph_capture.hpp"
 #include "actors/strategy/late_voting.hpp"
 #include "actors/strategy/meetings.hpp"
-#include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "strategies/replicated/model_sync.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/files/bounded_json.hpp"
@@ -112,7 +111,6 @@ void SwitchingStrategy::agree() {
 
 void SwitchingStrategy::rejoin(StrategyContext context) {
   context_ = std::move(context);
-  move_sync_batchnorm(*model_, context_.program_communicator);
   agree();
   staged_ = false;
   staged_model_.clear();

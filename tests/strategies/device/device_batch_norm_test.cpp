@@ -2,14 +2,18 @@
 // (tests/support/fake_batch_norm.cpp).
 #include <c10/core/AutogradState.h>
 
+#include <atomic>
+
 #include "actors/block/activation_checkpointing.hpp"
 #include "actors/block/block.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
+#include "tensor_io/data/datasets.hpp"
 #include "tensor_io/device/device_stream.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/fake_device.hpp"
 #include "tests/support/golden.hpp"
 #include "tests/support/rank_threads.hpp"
+#include "tests/support/run_program.hpp"
 #include "tests/support/small_training.hpp"
 #include "tests/support/thread_nccl.hpp"
 
@@ -309,4 +313,47 @@ TEST_CASE("[D09] [L03] on a device SyncBatchNorm waits for nothing on the host, 
       system.compute().program_communicator().barrier("counted");
     };
   });
+}
+
+// The others have their replicas by then, and make them again in the next generation.
+TEST_CASE(
+    "[D09] [L05] SyncBatchNorm goes over to the next generation where a rank dies while the model is distributed") {
+  constexpr std::int64_t kFeatures = 4;
+  FakeDevice::reset();
+  Config config;
+  config.ranks = 2;
+  config.sync_batchnorm = true;
+  config.batch_size = 8;
+  config.max_steps = 3;
+  config.save_every = -1;
+  auto simulation = testing::simulation_of(config);
+  simulation.rank.device = FakeDevice::device();
+  simulation.rank.nccl = std::make_shared<test::ThreadNccl>();
+  simulation.recovery.enabled = true;
+  simulation.recovery.replace_timeout = std::chrono::seconds(60);
+  simulation.faults = [](int slot, int life) -> std::vector<PlacedFault> {
+    using std::chrono::milliseconds;
+    if (life > 0) return {};
+    return slot == 1 ? std::vector<PlacedFault>{{"distribute", 0, ChaosKind::kill, milliseconds(0)}}
+                     : std::vector<PlacedFault>{{"distribute", 0, ChaosKind::stop, milliseconds(300)}};
+  };
+  std::atomic<std::uint64_t> generations{0};
+  simulation.on_membership = [&](const Membership& next) { generations = next.generation; };
+  const auto data = std::make_shared<TensorDataset>(torch::randn({64, kFeatures}, at::detail::createCPUGenerator(5)),
+                                                    torch::zeros({64}, at::kLong));
+  std::vector<std::string> errors;
+  const auto body = [&](Rank& rank) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+    const auto norm = std::make_shared<troupe::nn::BatchNorm1dImpl>(kFeatures);
+    rank.distribute(norm);
+    torch::optim::SGD sgd(norm->parameters(), 0.1);
+    for (const auto& batch : rank.loader(data)) {
+      rank.backward(norm->forward(batch.input.to(rank.device())).square().mean());
+      (void)rank.step(sgd);
+    }
+  };
+  testing::run_simulation(config, simulation, body,
+                          [&](int, const ErrorReport& report) { errors.push_back(report.to_string()); });
+  CHECK(testing::joined(errors) == "");
+  CHECK(generations == 2);
 }
