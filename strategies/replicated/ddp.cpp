@@ -134,8 +134,7 @@ void Ddp::combine_gradients(GradientSummary& summary) {
     // The reducer's stream is in order: after its last bucket all are reduced.
     const auto& last = views_->back();
     if (last.reduced) DeviceStream::current(last.flat.device()).wait(*last.reduced);
-    const auto of_f64 = buckets().device_checks_of_f64();
-    summary.device_checks = of_f64.defined() ? at::cat({checks_, of_f64}) : checks_;
+    summary.device_checks = buckets().device_checks(checks_);
     summary.message_us += static_cast<double>(send_ns_) / 1e3;
   }
   if (context().rank != 0 || (context().options.static_graph && order_.measured())) return;

@@ -211,18 +211,18 @@ std::vector<at::Tensor> GradientBuckets::gradients_of_f64() const {
   return gradients;
 }
 
-at::Tensor GradientBuckets::device_checks_of_f64() const {
+at::Tensor GradientBuckets::device_checks(at::Tensor of_flats) const {
   if (!on_device_) return {};
+  if (!of_flats.defined()) {
+    std::vector<at::Tensor> flats;
+    std::copy_if(flats_.begin(), flats_.end(), std::back_inserter(flats),
+                 [](const at::Tensor& flat) { return flat.scalar_type() != at::kDouble; });
+    if (!flats.empty()) of_flats = check_each(flats, flats[0].device());
+  }
   const auto gradients = gradients_of_f64();
-  return gradients.empty() ? at::Tensor() : check_each(gradients, gradients[0].device());
-}
-
-at::Tensor GradientBuckets::device_checks() const {
-  if (!on_device_) return {};
-  auto all = gradients_of_f64();
-  std::copy_if(flats_.begin(), flats_.end(), std::back_inserter(all),
-               [](const at::Tensor& flat) { return flat.scalar_type() != at::kDouble; });
-  return all.empty() ? at::Tensor() : check_each(all, all[0].device());
+  if (gradients.empty()) return of_flats;
+  const auto of_f64 = check_each(gradients, gradients[0].device());
+  return of_flats.defined() ? at::cat({of_flats.sum(0, /*keepdim=*/true), of_f64}) : of_f64;
 }
 
 std::int32_t GradientBuckets::find_not_finite() const {

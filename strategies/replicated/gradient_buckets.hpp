@@ -94,12 +94,12 @@ class GradientBuckets {
   const std::vector<at::Tensor>& flats() const noexcept { return flats_; }
   /// On a device, whose gradients are not checked as they come: (rows, 2) f64 there, sums of squares and numbers of
   /// elements that are not finite. Undefined if there are no rows, and on the CPU. Does not wait for the device.
+  /// `of_flats`: such rows of all flats that are not in f64, if they are known.
   ///
-  /// A row is a flat, or one gradient in f64. The order of the buckets, which changes during a job and after a resume,
-  /// must not change the norm: of shorter types the rounding to them hides the order of a sum in f64.
-  at::Tensor device_checks() const;
-  /// The rows of device_checks for gradients in f64.
-  at::Tensor device_checks_of_f64() const;
+  /// A row is a flat, or one gradient in f64. The order and the number of the buckets, which change during a job and
+  /// after a resume, must not change the norm. So with f64 all flats are one row: the others stand where they stood,
+  /// and are added up in the same order. Of shorter types the rounding to them hides the order of a sum in f64.
+  at::Tensor device_checks(at::Tensor of_flats = {}) const;
   /// The first parameter whose gradient is not finite now, or -1. On a device it waits for each: only for diagnosis.
   std::int32_t find_not_finite() const;
 
