@@ -7,6 +7,7 @@
 #include <limits>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -238,14 +239,14 @@ EarlierRecords earlier_records(const std::string& known_lines, const std::string
       earlier.written.push_back(std::move(record));
     }
   }
-  std::int64_t last = -1;
-  for (const auto& record : earlier.written) {
-    if (record.kind == MetricRecord::Kind::train) last = std::max(last, record.step);
-  }
+  // A step's validation comes after it.
+  const auto place_of = [](const MetricRecord& record) { return std::pair(record.step, record.kind); };
+  auto last = std::pair(std::int64_t{-1}, MetricRecord::Kind::train);
+  for (const auto& record : earlier.written) last = std::max(last, place_of(record));
   for (std::string line; std::getline(known, line);) {
     auto record = record_from_json(line);
-    if (record.step <= last) continue;
-    last = record.step;  // a donor's and our own, of one step, are two
+    if (place_of(record) <= last) continue;
+    last = place_of(record);  // a donor's and our own, of one step, are two
     earlier.lost.push_back(std::move(record));
   }
   return earlier;

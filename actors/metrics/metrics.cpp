@@ -122,6 +122,7 @@ void MetricsState::begin(const MetricRecord& first) {
     for (std::size_t i = 0; i < options.sinks.size(); ++i) {
       attempt(i, [&](MetricSink& sink) { sink.take_over(earlier.written); });
     }
+    for (const auto& record : earlier.written) note_validation(record);
     for (const auto& record : earlier.lost) write(record);
   }
   MetricRecord start;
@@ -133,8 +134,14 @@ void MetricsState::begin(const MetricRecord& first) {
   write(start);
 }
 
+void MetricsState::note_validation(const MetricRecord& record) {
+  if (record.kind == MetricRecord::Kind::train) validated.reset();
+  if (record.kind == MetricRecord::Kind::validation) validated = record.step;
+}
+
 void MetricsState::write(const MetricRecord& record) {
   if (!begun) begin(record);
+  note_validation(record);
   last.step = record.step;
   last.epoch = record.epoch;
   for (std::size_t i = 0; i < options.sinks.size(); ++i) {
@@ -180,8 +187,11 @@ MetricsActor::behavior_type MetricsState::make_behavior() {
         if (report.log) write(record_of(report));
       },
       [this](const ValidationReport& report) {
+        const auto record = record_of(report);
+        if (!begun) begin(record);
+        if (validated == record.step) return;  // once more, since a rank died behind it
         if (options.on_validation) options.on_validation(report);
-        write(record_of(report));
+        write(record);
       },
       [this](const ConsoleLine& line) {
         if (options.on_line) options.on_line(line.text);

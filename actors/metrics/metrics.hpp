@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -76,13 +77,15 @@ struct MetricsState {
   void begin(const MetricRecord& first);
   void finish(const FinishMetrics& message);
   void judge(const MetricRecord& record);
+  void note_validation(const MetricRecord& record);
   template <class Work>
   void attempt(std::size_t sink, Work&& work);
   MetricsActor::pointer self = nullptr;
   MetricsOptions options;
   bool begun = false;
-  MetricRecord last;       // with step and epoch alone: the place of the end record
-  std::vector<bool> told;  // of each sink: it has failed
+  std::optional<std::int64_t> validated;  // the step whose validation is the last record but for events
+  MetricRecord last;                      // with step and epoch alone: the place of the end record
+  std::vector<bool> told;                 // of each sink: it has failed
   static inline const char* name = "metrics";
 };
 

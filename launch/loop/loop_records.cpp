@@ -68,7 +68,7 @@ void LoopRecords::keep_lost_step(const Place& place) {
                                      : std::numeric_limits<double>::quiet_NaN();
     StepWindow window;
     window.add(*last);
-    log_->keep(report_of(window, place, done));
+    log_->keep(record_of(report_of(window, place, done)));
   }
   log_->note_if_skipped(*last, place.epoch);  // the log begins with what is kept by now
 }

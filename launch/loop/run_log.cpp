@@ -229,9 +229,9 @@ void RunLog::end_metrics(caf::exit_reason reason, std::chrono::milliseconds pati
 }
 
 void RunLog::send(ValidationReport report) {
-  if (!ready()) return;
   report.wall_time = now();
-  caf::anon_send(metrics_, report);
+  if (ready()) caf::anon_send(metrics_, report);
+  keep(record_of(report));
 }
 
 void RunLog::send(MetricsReport report) {
@@ -242,13 +242,13 @@ void RunLog::send(MetricsReport report) {
   report.max_reserved_gib = in_gib(peak.reserved);
   report.sent_ns = steady_now_ns();
   if (ready()) caf::anon_send(metrics_, report);
-  if (report.log) keep(report);
+  if (report.log) keep(record_of(report));
 }
 
-void RunLog::keep(const MetricsReport& report) {
+void RunLog::keep(const MetricRecord& record) {
   if (rank_.config().run_dir.empty() || !system_of(rank_).options().reconnect) return;
   auto& lines = system_of(rank_).compute().notes()[kLastLines];
-  lines += to_json(record_of(report)) + "\n";
+  lines += to_json(record) + "\n";
   if (std::count(lines.begin(), lines.end(), '\n') > kKeptLines) lines.erase(0, lines.find('\n') + 1);
 }
 

@@ -26,7 +26,7 @@ class RunLog {
   void send(MetricsReport report);
   /// The last lines of metrics.jsonl are in every rank's notes, and newcomers get them with the model. If rank 0 dies
   /// before it has written some, its successor writes them.
-  void keep(const MetricsReport& report);
+  void keep(const MetricRecord& record);
   /// An event, for the records and the console.
   void note(const std::string& event, const std::string& line, std::int64_t epoch);
   void note_if_skipped(const StepReport& report, std::int64_t epoch);

@@ -156,6 +156,14 @@ TEST_CASE("[T07] a rank 0 that takes over writes the records that the dead one h
   const auto written = earlier_records(known, tail).written;
   REQUIRE(written.size() == 1);
   CHECK(to_json(written[0]) == to_json(train_record(8, 1)));
+  auto validation = train_record(9, 1);
+  validation.kind = MetricRecord::Kind::validation;
+  const auto behind = line(9) + to_json(validation) + "\n";
+  const auto lost = [&](const std::string& file) { return earlier_records(behind, file).lost; };
+  REQUIRE(lost(line(9)).size() == 1);
+  CHECK(lost(line(9))[0].kind == MetricRecord::Kind::validation);
+  CHECK(lost(behind).empty());
+  CHECK(lost(line(8)).size() == 2);
 }
 
 TEST_CASE("[T07] half a line that a killed process left is cut off, and whole lines stay") {
