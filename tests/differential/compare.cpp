@@ -148,8 +148,8 @@ std::string difference(const Job& job, const Outcome& found, const Outcome& righ
       if (const auto text = difference(name, mine->second, tensor, t); !text.empty()) return of + text;
     }
   }
-  if (found.twice && job.strategy == "ddp" && job.event != "all")
-    return "step " + std::to_string(*found.twice) + " is in the metrics twice";
+  if (!found.twice.empty() && job.strategy == "ddp" && job.event != "all")
+    return found.twice + " is in the metrics twice";
   const bool goes_back =
       hurts(job) && job.event != "disk" && job.event != "stop" && job.event != "leave";  // steps may come again
   if (!goes_back && found.between_steps != right.between_steps)

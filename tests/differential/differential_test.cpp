@@ -84,7 +84,9 @@ TEST_CASE("[T01] a loss scale grows and falls as PyTorch's, and a step that over
        R"({"ranks": 3, "amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "strategy": "fsdp", "model": "tokens"})",
        R"({"amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "model": "tokens", "tie": "module_twice"})",
        R"({"ranks": 2, "loss_scaler": "on", "loss_scale_interval": 2, "event": "infinite"})",
-       R"({"ranks": 2, "amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "on_not_finite": "stop", "event": "resume"})"});
+       R"({"ranks": 2, "amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "on_not_finite": "stop", "event": "resume"})",
+       R"({"device": "fake", "model": "conv", "dtype": "float32", "norm": "layer", "tie": "module_twice", "frozen": "always",
+             "samples": 1, "drop_last": false, "amp": "fp16"})"});
   refused(R"({"ranks": 2, "amp": "fp16", "event": "infinite", "on_not_finite": "stop"})", "the loss is not finite");
   for (const auto* scaler : {"auto", "on"})
     refused(R"({"ranks": 2, "event": "infinite", "on_not_finite": "skip:1", "loss_scaler": ")" + std::string(scaler) +
@@ -442,7 +444,16 @@ TEST_CASE("[L03] a norm on a device knows nothing of the gaps between gradients,
              "groups": "rates", "listed": "once", "clip_norm": 0.3, "schedule": "step", "loss": "masked",
              "bad_sample": -1, "event": "net", "resume_ranks": 0})",
        R"({"ranks": 3, "strategy": "fsdp", "model": "conv", "cells": 3, "event": "resume", "device": "fake",
-             "odd": "strided", "dropout": 0.25, "optimizer": "torch.AdamW", "clip_norm": 0.3, "bucket_mb": 0.001})"});
+             "odd": "strided", "dropout": 0.25, "optimizer": "torch.AdamW", "clip_norm": 0.3, "bucket_mb": 0.001})",
+       R"({"ranks": 2, "device": "fake", "model": "conv", "norm": "layer", "dropout": 0.25, "tie": "two_names",
+             "unused": "data", "optimizer": "adamw", "clip_norm": 0.3, "shuffle": true, "bucket_mb": 0.001,
+             "event": "kill", "kill_at": "voted", "again": "other"})"});
+}
+
+TEST_CASE("[T01] a validation that is made again, since a rank died behind it, is in the metrics once") {
+  right({R"({"ranks": 2, "validate": 7, "event": "kill", "kill_at": "validated"})",
+         R"({"ranks": 2, "validate": 7, "event": "kill", "kill_at": "validated", "hurt_rank": "first"})",
+         R"({"ranks": 3, "validate": 31, "event": "lose", "kill_at": "validated", "hurt_rank": "first"})"});
 }
 
 TEST_CASE("[L03] a hook's state comes to the device of the gradients") {

@@ -27,6 +27,7 @@ struct Place {
 template <class Kit>
 struct CellImpl : torch::nn::Module {
   explicit CellImpl(const Job& job) {
+    to_f32 = job.device == "fake" && job.amp != "none";  // what autocast does there, as on CUDA, and not on the CPU
     if (job.norm == "layer")
       layer_norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
     if (job.norm == "batch") batch_norm = register_module("norm", typename Kit::BatchNorm(kWidth));
@@ -37,7 +38,7 @@ struct CellImpl : torch::nn::Module {
 
   at::Tensor forward(const at::Tensor& x) {
     auto y = x;
-    if (layer_norm) y = layer_norm(y);
+    if (layer_norm) y = layer_norm(to_f32 && y.element_size() == 2 ? y.to(at::kFloat) : y);
     if (batch_norm) y = batch_norm(y.reshape({-1, kWidth})).view(x.sizes());
     if (qkv) {
       const auto parts = qkv(y).chunk(3, -1);
@@ -52,6 +53,7 @@ struct CellImpl : torch::nn::Module {
   typename Kit::BatchNorm batch_norm{nullptr};
   typename Kit::Linear qkv{nullptr}, linear{nullptr};
   typename Kit::Dropout dropout{nullptr};
+  bool to_f32 = false;
 };
 
 template <class Kit>

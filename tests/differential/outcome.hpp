@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +26,7 @@ struct Outcome {
   std::map<std::int64_t, StepSeen> steps;   ///< by their numbers
   std::map<std::int64_t, State> states;     ///< by steps done
   std::int64_t between_steps = 0;           ///< calls of the program's work between steps
-  std::optional<std::int64_t> twice;        ///< a step that the metrics have more than once
+  std::string twice;                        ///< a step or validation that the metrics have more than once
   std::map<std::int64_t, double> held_out;  ///< losses of the validations, by steps done
 };
 

@@ -24,11 +24,12 @@ std::string fault_of(const Job& job) {
          ",at=" + job.kill_at;
 }
 
-/// What the processes, or the launcher, said of errors, in one line.
+/// What the processes, or the launcher, said of errors, in one line. Those for which all began anew are mended.
 std::string errors_in(const std::string& output) {
   std::string errors;
   std::istringstream lines(output);
   for (std::string line; std::getline(lines, line);) {
+    if (line.find("all ranks are started again") != std::string::npos) errors.clear();
     if (line.starts_with("error: ") || line.find("] error: ") != std::string::npos) errors += line + "; ";
   }
   return errors;

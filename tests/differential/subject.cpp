@@ -145,14 +145,16 @@ void read_metrics(const std::string& path, Outcome& outcome, const Job& job) {
       return entry.contains(name) && entry[name].is_number() ? entry[name].get<double>() : std::nan("");
     };
     if (entry["kind"] == "validation") {
-      const auto loss = outcome.held_out[entry["step"]] = number("validation_metrics/loss");
+      const auto after = entry["step"].get<std::int64_t>();
+      if (outcome.held_out.contains(after)) outcome.twice = "the validation after step " + std::to_string(after);
+      const auto loss = outcome.held_out[after] = number("validation_metrics/loss");
       if (job.desk && outcome.error.empty())
         outcome.error = desk_fault(entry, loss, "validation_metrics/", job.loss == "masked");
     }
     if (entry["kind"] != "train") continue;
     const auto step = entry["step"].get<std::int64_t>() - 1;
     auto& seen = outcome.steps[step];
-    if (seen.samples == -1) outcome.twice = step;
+    if (seen.samples == -1) outcome.twice = "step " + std::to_string(step);
     seen.loss = number("loss_metrics/global_avg_loss");
     seen.norm = number("grad_norm");
     seen.rate = number("lr");
