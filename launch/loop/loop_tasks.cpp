@@ -312,7 +312,7 @@ void LoopTasks::check_checkpoints() const {
   };
   if (!config_.resume.empty()) refuse("resume", "resume is '" + config_.resume + "', and ", "");
   if (!config_.after_save.empty()) refuse("after_save", "", ", or leave it out");
-  if (config_.save_every > 0 && config_.sources.contains("save_every"))
+  if (config_.save_every > 0 && config_.sources.contains("save_every") && !config_.as_begun.contains("save_every"))
     refuse("save_every", "save_every is " + std::to_string(config_.save_every) + ", and ", ", or leave it out");
 }
 

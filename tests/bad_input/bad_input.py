@@ -547,7 +547,7 @@ def main():
         for number, each in enumerate(CASES):
             if ONLY and not any(word in f"{each.number} {each.name}" for word in ONLY):
                 continue
-            if not ONLY and not in_share(0.35, each.name):
+            if not ONLY and not in_share(0.25, each.name):
                 continue
             done += 1
             wrong = faults_of(each, scratch / str(number), usual if judges_memory else None)
