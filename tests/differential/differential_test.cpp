@@ -84,9 +84,10 @@ TEST_CASE("[T01] a loss scale grows and falls as PyTorch's, and a step that over
        R"({"ranks": 3, "amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "strategy": "fsdp", "model": "tokens"})",
        R"({"amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "model": "tokens", "tie": "module_twice"})",
        R"({"ranks": 2, "loss_scaler": "on", "loss_scale_interval": 2, "event": "infinite"})",
-       R"({"ranks": 2, "amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "on_not_finite": "stop", "event": "resume"})",
-       R"({"device": "fake", "model": "conv", "dtype": "float32", "norm": "layer", "tie": "module_twice", "frozen": "always",
-             "samples": 1, "drop_last": false, "amp": "fp16"})"});
+       R"({"ranks": 2, "amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "on_not_finite": "stop",
+             "event": "resume"})",
+       R"({"device": "fake", "model": "conv", "dtype": "float32", "norm": "layer", "tie": "module_twice",
+             "frozen": "always", "samples": 1, "drop_last": false, "amp": "fp16"})"});
   refused(R"({"ranks": 2, "amp": "fp16", "event": "infinite", "on_not_finite": "stop"})", "the loss is not finite");
   for (const auto* scaler : {"auto", "on"})
     refused(R"({"ranks": 2, "event": "infinite", "on_not_finite": "skip:1", "loss_scaler": ")" + std::string(scaler) +

@@ -20,10 +20,10 @@ void right(const std::vector<std::string>& jobs) {
 }  // namespace
 
 TEST_CASE("[T01] with processes for ranks a job is one rank's loop, if one is killed or the job is resumed, too") {
-  right(
-      {R"({"ranks": 2, "shuffle": true})", R"({"ranks": 3, "strategy": "fsdp", "event": "kill", "kill_at": "vote"})",
-       R"({"ranks": 2, "loop": "framework", "event": "resume", "resume_ranks": 3})",
-       R"({"ranks": 2, "strategy": "fsdp", "optimizer": "adamw", "rule": "other", "event": "kill", "kill_at": "distribute"})"});
+  right({R"({"ranks": 2, "shuffle": true})", R"({"ranks": 3, "strategy": "fsdp", "event": "kill", "kill_at": "vote"})",
+         R"({"ranks": 2, "loop": "framework", "event": "resume", "resume_ranks": 3})",
+         R"({"ranks": 2, "strategy": "fsdp", "optimizer": "adamw", "rule": "other", "event": "kill",
+             "kill_at": "distribute"})"});
 }
 
 TEST_CASE("[T01] what a rank's process says of a refusal is the job's verdict") {

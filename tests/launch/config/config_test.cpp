@@ -77,8 +77,7 @@ TEST_CASE("[T04] what --print-config writes reads back equal") {
   CHECK(config_to_json(back) == config_to_json(config));
 }
 
-TEST_CASE(
-    "[T04] what a program prints of its own first values reads back, also where the optimizer has no use for them") {
+TEST_CASE("[T04] a printed config reads back, also with a program's values that the optimizer does not read") {
   testing::ScratchDirectory folder;
   Config program;
   program.momentum = 0.5;

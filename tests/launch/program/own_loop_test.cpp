@@ -205,6 +205,8 @@ TEST_CASE("[C01] a loop over uneven data, or with batches that Troupe does not m
     set_config_value(config, "save_every", "2", "--save_every");
     CHECK_THAT(error_of(config, uneven, nothing),
                Catch::Contains("save_every is 2, and this program keeps no checkpoints"));
+    config.as_begun = {"save_every"};  // of a config that was printed and read again
+    CHECK(error_of(config, uneven, nothing).empty());
   }
   testing::ScratchDirectory folder;
   auto config = loop_config(1, "ddp");
