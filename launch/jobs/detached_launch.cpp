@@ -1,6 +1,7 @@
 #include "launch/jobs/detached_launch.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -15,7 +16,6 @@
 #include <functional>
 #include <optional>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 #include "launch/jobs/job_log.hpp"
@@ -32,22 +32,30 @@ using namespace std::chrono_literals;
 
 constexpr auto kBegin = 120s;
 
-// What the launcher says of itself once it has the run's folder.
-struct Place {
-  std::uint64_t log_begin = 0;
-  std::size_t run_json = 0;  // a hash of what an earlier life has left
-  std::string folder;
-};
+// The launcher says two things to the command: the log's size with the run's folder, and that the job has begun.
+void say(int to, std::string words) {
+  words += '\0';
+  (void)!::write(to, words.data(), words.size());
+}
 
-std::size_t hash_of_run(const std::string& folder) { return std::hash<std::string>()(read_run_json(folder)); }
+// Empty: the launcher has ended before.
+std::string hear(int from) {
+  std::string words;
+  for (char byte = 0;;) {
+    const auto n = ::read(from, &byte, 1);
+    if (n == 1 && byte == '\0') return words;
+    if (n == 1) words += byte;
+    if (n == 0 || (n < 0 && errno != EINTR)) return {};
+  }
+}
 
 void replace(int fd, int by) {
   while (::dup2(by, fd) < 0 && errno == EINTR) {
   }
 }
 
-// The rest of the launcher's lines go to the log.
-void leave_terminal(const std::string& folder, int told) {
+// The rest of the launcher's lines go to the log. Returns its size so far.
+off_t leave_terminal(const std::string& folder) {
   const auto path = job_log_of(folder);
   const int log = open_plain(path, O_WRONLY | O_CREAT | O_APPEND);
   if (log < 0) throw Error(ErrorCode::io, path, io_cause(errno), "choose another --run-dir");
@@ -59,21 +67,28 @@ void leave_terminal(const std::string& folder, int told) {
   replace(2, log);
   ::close(log);
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
-  std::ostringstream words;
-  words << facts.st_size << ' ' << hash_of_run(folder) << ' ' << folder;
-  const auto text = words.str();
-  (void)!::write(told, text.data(), text.size());
-  ::close(told);
+  return facts.st_size;
 }
 
-int launch_in_background(LauncherOptions options, int told) {
+int launch_in_background(LauncherOptions options, int command) {
   ::setsid();
   for (const int number : {SIGINT, SIGHUP})
     ::signal(number, SIG_DFL);  // a script's background job ignores them, and `attach` stops it by one
   if (const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC); nothing >= 0) replace(0, nothing);
-  bool detached = false;
+  bool detached = false, written = false, begun = false;
+  std::string run, earlier;  // its run.json, of a life before
   options.on_run_folder = [&](const std::string& folder) {
-    if (!std::exchange(detached, true)) leave_terminal(folder, told);
+    if (std::exchange(detached, true)) return;
+    run = folder;
+    earlier = read_run_json(run);
+    say(command, std::to_string(leave_terminal(run)) + ' ' + run);
+  };
+  // Rank 0 writes run.json once all ranks have begun. What they said before is in the log one turn later.
+  options.on_output = [&] {
+    if (begun) return;
+    if (written) say(command, "begun");
+    begun = written;
+    written = read_run_json(run) != earlier;
   };
   int code = 0;
   try {
@@ -88,17 +103,6 @@ int launch_in_background(LauncherOptions options, int told) {
 
 std::atomic<pid_t> launcher_of_signals{0};
 extern "C" void pass_on(int number) { ::kill(launcher_of_signals, number); }
-
-// Empty: the launcher has ended before.
-std::string hear(int fd) {
-  std::string text;
-  std::array<char, 4096> block{};
-  for (;;) {
-    const auto n = ::read(fd, block.data(), block.size());
-    if (n > 0) text.append(block.data(), static_cast<std::size_t>(n));
-    if (n == 0 || (n < 0 && errno != EINTR)) return text;
-  }
-}
 
 std::optional<int> ended(pid_t launcher, int flags) {
   int status = 0;
@@ -126,21 +130,20 @@ int launch_detached(const LauncherOptions& options) {
   action.sa_handler = pass_on;
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
 
-  Place place;
+  const auto fails = [&] { return ended(launcher, 0).value_or(exit_code(ErrorCode::internal)); };
   std::istringstream words(hear(ends[0]));
-  ::close(ends[0]);
-  if (!(words >> place.log_begin >> place.run_json) || words.get() != ' ' || !std::getline(words, place.folder, '\0'))
-    return ended(launcher, 0).value_or(exit_code(ErrorCode::internal));
-  JobLog log(job_log_of(place.folder), place.log_begin);
+  std::uint64_t log_begin = 0;
+  std::string folder;
+  if (!(words >> log_begin) || words.get() != ' ' || !std::getline(words, folder, '\0')) return fails();
+  JobLog log(job_log_of(folder), log_begin);
   const auto deadline = std::chrono::steady_clock::now() + kBegin;
-  while (hash_of_run(place.folder) == place.run_json && std::chrono::steady_clock::now() < deadline) {
-    const auto code = ended(launcher, WNOHANG);
-    log.show_new();
-    if (code) return *code;
-    std::this_thread::sleep_for(50ms);
-  }
+  pollfd more{ends[0], POLLIN, 0};
+  while (::poll(&more, 1, 50) <= 0 && std::chrono::steady_clock::now() < deadline) log.show_new();
+  const bool gone = more.revents != 0 && hear(ends[0]).empty();
+  const auto code = gone ? std::optional(fails()) : std::nullopt;
   log.show_new();
-  const auto run = displayable(place.folder, 200);
+  if (code) return *code;
+  const auto run = displayable(folder, 200);
   std::printf(
       "troupe: process %d goes on without this terminal; `troupe attach %s` shows what it prints, and stops it\n",
       static_cast<int>(launcher), run.c_str());

@@ -87,7 +87,10 @@ class HostLauncher {
     link.keys = keys;
     link_.emplace(link, std::vector<ProcessId>{});
     for (std::size_t i = 0; i < agents_.size(); ++i) start(agents_[i], static_cast<int>(i));
-    while (!done()) step();
+    while (!done()) {
+      step();
+      if (options_.on_output) options_.on_output();
+    }
     for (auto& agent : agents_) drain(agent);
     clear_bar();
     coordinator_->finish([] {});

@@ -168,6 +168,7 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
     }
     if (coordinator) coordinator->step(clear_bar);
     agent.step();
+    if (options.on_output) options.on_output();
   }
   // The other nodes' agents learn from the coordinator how the job ended: it stays a moment longer than they need.
   if (coordinator && ranks.nodes > 1) std::this_thread::sleep_for(500ms);

@@ -38,6 +38,7 @@ struct LauncherOptions {
   int master_port = 29500;
   /// Called once the run's folder is this job's, before a rank starts; again if the job begins anew. May be empty.
   std::function<void(const std::string& folder)> on_run_folder;
+  std::function<void()> on_output;  ///< called each time that all present output has been shown. May be empty.
 };
 
 /// Starts a coordinator and the ranks, here or through an agent on each host. Shows their output with the rank before

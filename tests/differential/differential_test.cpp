@@ -245,6 +245,7 @@ TEST_CASE(
        R"({"ranks": 2, "device": "fake", "graphs": true, "clip_norm": 0.3, "accumulate": 2, "event": "kill", "hurt_step": 6})",
        R"({"ranks": 2, "device": "fake", "graphs": true, "vote": "late", "optimizer": "adamw", "dropout": 0.25})"});
   refused(R"({"device": "fake", "graphs": true, "strategy": "zero1"})", "cuda_graphs: ");
+  refused(R"({"device": "fake", "graphs": true, "desk": true})", "log: a metric can't be logged with cuda_graphs");
   refused(R"({"device": "fake", "vote": "late", "strategy": "parameter_server"})", "vote: ");
 }
 

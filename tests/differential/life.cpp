@@ -130,8 +130,9 @@ class Life {
     if (net.is_training()) note_(note_of_output(place.step, output.scalar_type()));
     const auto parts = loss_parts(job_, output, target);
     if (job_.graphs) {
-      const auto count = parts.counted.clamp_min(1).to(parts.sum.scalar_type());
-      return {parts.sum / count, CorrectSamples(parts.right)};
+      const auto loss = parts.sum / parts.counted.clamp_min(1).to(parts.sum.scalar_type());
+      if (job_.desk) rank_.log("own loss", loss.detach());
+      return {loss, CorrectSamples(parts.right)};
     }
     auto sum = parts.sum;
     const bool is_first = system_of(rank_).compute().data_shard().index == 0;
