@@ -3,6 +3,7 @@
 
 #include "actors/simulator/scale.hpp"
 #include "tests/catch.hpp"
+#include "tests/share.hpp"
 #include "tests/simulator/planted.hpp"
 
 using namespace troupe;
@@ -244,6 +245,7 @@ TEST_CASE("[L06] connections may break, and the coordinator may die, at any time
   }
   const auto end = job.world().time();
   for (auto at = end - 400ms; at < end; at += 1ms) {
+    if (!testing::in_share(0.3, std::to_string(at.count()))) continue;
     INFO(at.count() << " ms");
     const int slot = static_cast<int>(at.count() % 4);
     goes_on_after({at_time(FaultKind::break_data, at, slot)});

@@ -6,6 +6,7 @@
 
 #include "examples/custom_strategy/gossip.hpp"
 #include "tests/catch.hpp"
+#include "tests/share.hpp"
 
 using namespace troupe;
 
@@ -85,6 +86,7 @@ void register_kind(const std::string& name) {
 
 TEST_CASE("[X01] ddp, zero1, zero2 and fsdp pass the conformance suite") {
   const std::string strategy = GENERATE("ddp", "zero1", "zero2", "fsdp");
+  if (!testing::in_share(0.4, strategy)) return;
   conforms(conformance_of(strategy, 1e-4, kSchedules));
 }
 
@@ -101,12 +103,12 @@ TEST_CASE("[X01] a strategy that averages gradients in one line passes the confo
   conforms(conformance_of("mean_gradients", 1e-4, kSchedules));
 }
 
-TEST_CASE("[X01] gossip, with an actor of its own, passes the conformance suite") {
+TEST_CASE("[X01] gossip, with an actor of its own, passes the conformance suite", "[share]") {
   register_gossip();
   conforms(conformance_of("gossip", 0.1, kSchedules));
 }
 
-TEST_CASE("[X05] local_sgd and diloco pass the conformance suite") {
+TEST_CASE("[X05] local_sgd and diloco pass the conformance suite", "[share]") {
   SECTION("local_sgd") {
     conforms(conformance_of("local_sgd", 0.1, kSchedules, [](Config& config) { config.sync_every = 4; }));
   }
@@ -155,7 +157,7 @@ TEST_CASE("[X01] the conformance suite names a strategy that does not converge l
   CHECK(report.failures.front().find("one rank's at") != std::string::npos);
 }
 
-TEST_CASE("[X01] the conformance suite names a strategy whose ranks wait for each other in a circle") {
+TEST_CASE("[X01] the conformance suite names a strategy whose ranks wait for each other in a circle", "[share]") {
   register_kind<SendsFirst>("sends_first");
   const auto report = conformance_of("sends_first", 1e-4, 1, [](Config& config) { config.collective_timeout = 0.5; });
   REQUIRE(!report.passed());

@@ -138,7 +138,8 @@ TEST_CASE("[D01] a CNN's losses on 1, 2 and 4 ranks agree to 1e-5 over 50 steps"
 
 TEST_CASE(
     "[T10] MiniResNet with SyncBatchNorm trains on 2 and 4 ranks as on one: losses agree to 1e-9 over 50 steps in "
-    "f64") {
+    "f64",
+    "[share]") {
   const std::function<MiniResNet()> make = [] { return MiniResNet(1, 10, 16); };
   const Run alone{.batch_size = 32, .lr = 0.02, .sync_batchnorm = true, .dtype = at::kDouble};
   const auto one = losses<MiniResNet>(alone, make);
@@ -158,7 +159,8 @@ TEST_CASE(
 // run on one rank.
 TEST_CASE(
     "[T10] in f32 each of 50 steps of MiniResNet with SyncBatchNorm has one rank's loss to 1e-3 on 2 and 4 ranks, and "
-    "its gradients") {
+    "its gradients",
+    "[share]") {
   const std::function<MiniResNet()> make = [] { return MiniResNet(1, 10, 16); };
   std::vector<std::vector<at::Tensor>> steps;
   Run alone{.batch_size = 32, .lr = 0.02, .sync_batchnorm = true, .record = &steps};

@@ -233,7 +233,7 @@ TEST_CASE("auto takes shared memory on one host, TCP between single ranks, both 
 #else
 #define TROUPE_LARGE "[large]"
 #endif
-TEST_CASE("[L03] more than 2 GiB are reduced in one call", "[communicator]" TROUPE_LARGE) {
+TEST_CASE("[L03] more than 2 GiB are reduced in one call", "[communicator][share]" TROUPE_LARGE) {
   GroupOptions group;
   group.backend = {"shm", "shm", true};
   group.timeout = std::chrono::seconds(60);

@@ -17,6 +17,7 @@
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/communicator/communicator.hpp"
 #include "tests/catch.hpp"
+#include "tests/share.hpp"
 #include "tests/support/file_rendezvous.hpp"
 #include "tests/support/rank_threads.hpp"
 #include "tests/support/task_state.hpp"
@@ -178,6 +179,7 @@ TEST_CASE("one rank of a process test", "[.rank-process]") {
 
 TEST_CASE("[L03] processes compute the same as threads, on every back end", "[communicator][process]") {
   for (const std::string backend : {"shm", "gloo", "hierarchical", "auto"}) {
+    if (!testing::in_share(0.4, "compute " + backend)) continue;
     INFO(backend);
     const auto outcomes = run_processes("compute", backend, 3);
     for (const auto& outcome : outcomes) {
