@@ -22,7 +22,7 @@ int run_until_kept(const RecoveryOptions& recovery, const std::function<LaunchOu
       ages.push_back(std::chrono::duration_cast<std::chrono::milliseconds>(losses.back() - at));
     const RestartLimits limits{recovery.max_restarts, INT_MAX, recovery.restart_window, {}};
     if (!may_restart(ages, {}, limits).start) return outcome.code;
-    std::fprintf(stderr, "troupe: %s: all ranks are started again, from the last checkpoint\n",
+    std::fprintf(stderr, "troupe: %s: all ranks are started again, from the last checkpoint if there is one\n",
                  outcome.state_lost->cause.c_str());
   }
 }
