@@ -22,7 +22,7 @@ void EarlyUpdateRate::begin_update() {
 }
 
 void EarlyUpdateRate::check(const Optimizer& optimizer, double lr) const {
-  const bool other_optimizer = prepared_for_ != nullptr && &optimizer != prepared_for_;
+  const bool other_optimizer = prepared_for_ != 0 && optimizer.id() != prepared_for_;
   if (!other_optimizer && (!begun_ || *begun_ == lr)) return;
   const std::string what = other_optimizer ? "a different optimizer" : "a different rate";
   core_.refuse("step",
@@ -35,7 +35,7 @@ void EarlyUpdateRate::prepare(Optimizer& optimizer) {
   auto* early = core_.capability<EarlyUpdates>();
   if (early == nullptr) return;
   early->prepare_updates(optimizer);
-  if (prepared_for_ == nullptr) prepared_for_ = &optimizer;
+  if (prepared_for_ == 0) prepared_for_ = optimizer.id();
 }
 
 }  // namespace troupe

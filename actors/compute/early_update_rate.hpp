@@ -28,13 +28,13 @@ class EarlyUpdateRate {
   /// The step's micro-batches are over, or come again.
   void forget_expected() noexcept { expected_.reset(); }
   /// A generation begins.
-  void forget_optimizer() noexcept { prepared_for_ = nullptr; }
+  void forget_optimizer() noexcept { prepared_for_ = 0; }
 
  private:
   ComputeCore& core_;
-  std::optional<double> expected_;           // of the step under way
-  std::optional<double> begun_;              // the strategy makes the step's update itself, with this one
-  const Optimizer* prepared_for_ = nullptr;  // the one that all steps of the membership are to have; not to be used
+  std::optional<double> expected_;  // of the step under way
+  std::optional<double> begun_;     // the strategy makes the step's update itself, with this one
+  std::uint64_t prepared_for_ = 0;  // the id of the one that all steps of the membership are to have
 };
 
 }  // namespace troupe

@@ -108,6 +108,8 @@ BatchDone BatchMaker::load(const BatchOrder& order) const {
     failed(error.code(), error.what());
   } catch (const std::exception& error) {
     failed(ErrorCode::user, error.what());
+  } catch (...) {
+    failed(ErrorCode::user, "an exception that is not a std::exception");
   }
   result.load_ms = milliseconds_since(started);
   result.loaded_ns = steady_now_ns();

@@ -40,6 +40,7 @@ std::string what_follows(const DataCursor& start, std::int64_t steps) {
 
 BatchSource::BatchSource(Rank& rank, RankParts& parts, std::shared_ptr<const Dataset> dataset)
     : rank_(rank), parts_(parts), dataset_(std::move(dataset)) {
+  if (auto* const former = parts.position.source()) former->stop();  // what it has under way is not this one's
   auto& compute = system_of(rank).compute();
   compute.set_dataset(dataset_->size(), dataset_->files_hash());
   const auto& config = rank.config();
@@ -217,6 +218,7 @@ std::shared_ptr<const Batch> BatchSource::next() {
     try {
       if (parts_.tasks.end_of_steps()) {
         if (parts_.watch) parts_.watch->loop_ends();
+        over_ = true;
         return nullptr;
       }
     } catch (const Error& error) {

@@ -22,6 +22,8 @@ class BatchSource {
 
   /// As BatchStream::next.
   std::shared_ptr<const Batch> next();
+  /// `next` has returned nullptr.
+  bool is_over() const noexcept { return over_; }
 
   const DataCursor& cursor() const noexcept { return cursor_; }
   DataFacts facts() const { return {dataset_->size(), dataset_->files_hash()}; }
@@ -58,7 +60,8 @@ class BatchSource {
   std::vector<std::int64_t> loader_shares_;
   std::deque<std::shared_ptr<const Batch>> again_, step_;  // to be handed out once more; of the step under way
   std::vector<BatchMaker> share_makers_;                   // if shares are taken on demand: the maker of each index's
-  bool ended_ = false;
+  bool ended_ = false;                                     // the loader's batches
+  bool over_ = false;                                      // the loop
 };
 
 }  // namespace troupe

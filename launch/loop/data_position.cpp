@@ -2,6 +2,7 @@
 
 #include "launch/loop/batch_source.hpp"
 #include "launch/loop/uneven_batches.hpp"
+#include "tensor_io/base/error.hpp"
 
 namespace troupe {
 
@@ -19,6 +20,15 @@ DataCursor DataPosition::cursor() const {
 }
 
 bool DataPosition::epoch_is_over() const { return uneven_ == nullptr && cursor().step == 0 && cursor().epoch > 0; }
+
+void DataPosition::refuse_second() const {
+  const bool loader = source_ != nullptr && !source_->is_over();
+  if (!loader && (uneven_ == nullptr || uneven_->is_over())) return;
+  throw Error(ErrorCode::usage, "loop",
+              std::string("another loop over rank.") + (loader ? "loader" : "uneven") + " is under way",
+              "read its batches to the end or destroy it first; give held-out data to rank.validate_on, and several "
+              "sources of samples one data set");
+}
 
 std::optional<DataCursor> DataPosition::begin_source(bool newcomer) noexcept {
   const bool first = !std::exchange(had_source_, true);

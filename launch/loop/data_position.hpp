@@ -40,6 +40,8 @@ class DataPosition {
   bool has_loop() const noexcept { return source_ != nullptr || uneven_ != nullptr; }
   /// Of a loader: no batch of the next epoch is used up yet.
   bool epoch_is_over() const;
+  /// Before a loop begins. Throws Error(usage) while another one is under way: a rank's place in the data is one.
+  void refuse_second() const;
 
   /// The loader that is being read; nullptr: there is none.
   BatchSource* source() const noexcept { return source_; }

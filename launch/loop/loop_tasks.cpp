@@ -289,6 +289,7 @@ void LoopTasks::validate_on(std::shared_ptr<const Dataset> held_out, std::functi
 }
 
 void LoopTasks::check_before_loop() const {
+  parts_.position.refuse_second();
   check_validation();
   check_checkpoints();
 }

@@ -186,6 +186,7 @@ StepReport Rank::step(Optimizer& programs) {
                 "this program's loop does not take its batches from Troupe, and would train",
                 "take them from rank.loader or rank.uneven, which give no batches with validate_only");
   }
+  parts_->optimizers.use(programs);
   auto& position = parts_->position;
   if (!position.has_loop()) parts_->tasks.check_own_batches();
   auto& times = parts_->times;
@@ -251,6 +252,7 @@ void Rank::claim_checkpoints() { parts_->tasks.claim_checkpoints(); }
 void Rank::keep_checkpoints(Optimizer& optimizer) {
   if (parts_->watch) parts_->watch->keeps_checkpoints();
   parts_->tasks.keep_checkpoints(in_use(optimizer));
+  parts_->optimizers.keep(optimizer);
 }
 
 void Rank::keep_checkpoints(torch::optim::Optimizer& optimizer) {
@@ -336,9 +338,7 @@ Optimizer& Rank::in_use(Optimizer& optimizer) {
 Optimizer& Rank::adapted(torch::optim::Optimizer& optimizer, const char* operation) {
   if (!parts_->model)
     throw Error(ErrorCode::usage, operation, "no model was distributed", "call rank.distribute(model) before the loop");
-  auto& adapter = parts_->adapters[&optimizer];
-  if (!adapter) adapter = std::make_unique<TorchOptimizer>(optimizer, *parts_->model);
-  return *adapter;
+  return parts_->optimizers.adapted(optimizer, *parts_->model);
 }
 
 }  // namespace troupe

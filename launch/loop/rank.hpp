@@ -124,7 +124,7 @@ class Rank {
   void schedule(LrSchedule factor);
 
   /// This rank's batches of the data set: all epochs of the config, from the run's present step. Ends early after a
-  /// stop request.
+  /// stop request. Throws Error(usage) while another loop over rank.loader or rank.uneven is under way.
   BatchStream loader(std::shared_ptr<const Dataset> dataset);
 
   /// For a program's own data, in unequal amounts on the ranks: batches of unequal size, and some ranks with
@@ -169,7 +169,8 @@ class Rank {
                          const std::function<Loss(const Batch&)>& forward);
   /// Reduce, vote, apply at the schedule's rate. On all ranks or on none, see `committed`. If a rank was lost, this
   /// waits until the others go on without it or with its replacement. With `repeat` the step's batches come again from
-  /// the loader.
+  /// the loader. Throws Error(usage) for another optimizer than keep_checkpoints was given, and for optimizers that
+  /// take turns: a rank that replaces another, and a checkpoint, get the state of one.
   StepReport step(Optimizer& optimizer);
   StepReport step(torch::optim::Optimizer& optimizer);
   /// The rate of the next step, by the config's lr and the schedule. A torch::optim optimizer has its own rates, which

@@ -2,7 +2,6 @@
 #include <torch/torch.h>
 #include <caf/all.hpp>
 
-#include <map>
 #include <memory>
 #include <utility>
 
@@ -16,6 +15,7 @@
 #include "launch/loop/loop_trace.hpp"
 #include "launch/loop/loop_watch.hpp"
 #include "launch/loop/own_state.hpp"
+#include "launch/loop/program_optimizers.hpp"
 #include "launch/loop/rank_system.hpp"
 #include "launch/loop/run_schedule.hpp"
 
@@ -37,9 +37,9 @@ struct RankParts {
   std::shared_ptr<LoopWatch> watch;  ///< empty: the loop is not watched
   LoopTrace trace;
   RankSystem system;
-  std::map<torch::optim::Optimizer*, std::unique_ptr<Optimizer>> adapters;  ///< of the program's LibTorch optimizers
-  std::shared_ptr<torch::nn::Module> model;                                 ///< empty before distribute
-  bool grouped = false;  ///< an optimizer's parameters are in groups by the config
+  ProgramOptimizers optimizers;
+  std::shared_ptr<torch::nn::Module> model;  ///< empty before distribute
+  bool grouped = false;                      ///< an optimizer's parameters are in groups by the config
   DataPosition position;
   RunSchedule schedule;
   LoopTimes times;

@@ -271,7 +271,7 @@ std::optional<ReplicaGroup> MeshParallel::replica_group() const {
 
 void MeshParallel::shard_optimizer(Optimizer& optimizer) {
   if (mesh_.pp == 1 ? mesh_.tp == 1 : !cut_.is_cut()) return;
-  if (!placed_.insert(&optimizer).second) return;
+  if (!placed_.insert(optimizer.id()).second) return;
   optimizer.replace_parameters([&](const at::Tensor& parameter) {
     const auto index = parameters_.index_of(parameter);
     if (!index) {

@@ -123,7 +123,7 @@ class MeshParallel : public Strategy,
   std::unique_ptr<RankPipeline> pipeline_;  // with more than one stage
   std::optional<FlatGradients> gradients_;
   std::uint64_t layout_ = 0;
-  std::set<const Optimizer*> placed_;
+  std::set<std::uint64_t> placed_;
   std::int64_t step_ = 0;
 };
 

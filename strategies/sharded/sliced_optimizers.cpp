@@ -5,7 +5,7 @@
 namespace troupe {
 
 void SlicedOptimizers::slice(Optimizer& optimizer, const ShardedParameters& parameters) {
-  auto& placing = sliced_[&optimizer];
+  auto& placing = sliced_[optimizer.id()];
   const auto& groups = optimizer.groups();
   const bool has_slices = std::none_of(groups.begin(), groups.end(), [&](const auto& group) {
     return std::any_of(group.parameters.begin(), group.parameters.end(),

@@ -29,7 +29,7 @@ class SlicedOptimizers {
  private:
   std::set<const c10::TensorImpl*> elsewhere_;
   int placings_ = 0;
-  std::map<const Optimizer*, int> sliced_;                             // at which placing
+  std::map<std::uint64_t, int> sliced_;                                // by optimizer: at which placing
   std::map<std::string, std::map<std::string, at::Tensor>> restored_;  // by parameter and slot
 };
 

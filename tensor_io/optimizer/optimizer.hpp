@@ -1,6 +1,8 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,6 +38,8 @@ struct ElementState {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
+  /// From 1, another one for each object, also for a later one at the same address.
+  std::uint64_t id() const noexcept { return id_; }
   virtual std::string name() const = 0;  ///< sgd, adamw, or a class of torch::optim
   /// One step at this rate (the schedule's; groups scale it). With has_own_rates `lr` is the schedule's factor of each.
   virtual void step(double lr) = 0;
@@ -67,6 +71,17 @@ class Optimizer {
   virtual void replace_parameters(const Replacement& replacement);
   /// As if replace_parameters had never been called and no step been made. Does nothing if that is so.
   virtual void restore_parameters() {}
+
+ protected:
+  /// Its state has been dropped with the optimizer behind it.
+  void take_new_id() noexcept { id_ = new_id(); }
+
+ private:
+  static std::uint64_t new_id() noexcept {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+  }
+  std::uint64_t id_ = new_id();
 };
 
 }  // namespace troupe

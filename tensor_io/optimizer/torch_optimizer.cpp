@@ -1,5 +1,6 @@
 #include "tensor_io/optimizer/torch_optimizer.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -109,24 +110,59 @@ TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::
   if (!fresh_state(optimizer))
     throw Error(ErrorCode::usage, "optimizer", "this torch::optim optimizer's state can't be saved by parameter name",
                 kKnown);
+  groups_ = named_groups(model);
+}
+
+std::vector<ParameterGroup> TorchOptimizer::named_groups(const torch::nn::Module& model) const {
   std::map<const void*, std::string> names;
   for (const auto& [name, parameter] : unique_parameters(model)) names[parameter.unsafeGetTensorImpl()] = name;
-  std::set<const void*> taken;
-  for (auto& group : optimizer.param_groups()) {
-    auto& named = groups_.emplace_back();
+  std::set<const void*> slices, taken;
+  for (const auto& group : groups_) {
+    for (const auto& [name, parameter] : group.parameters) slices.insert(parameter.unsafeGetTensorImpl());
+  }
+  std::vector<ParameterGroup> groups;
+  for (auto& group : optimizer_.param_groups()) {
+    auto& named = groups.emplace_back();
     // Listed twice it would be stepped twice: a tensor of two names that came by LibTorch's parameters().
     std::erase_if(group.params(), [&](const at::Tensor& p) { return !taken.insert(p.unsafeGetTensorImpl()).second; });
     for (const auto& parameter : group.params()) {
       const auto name = names.find(parameter.unsafeGetTensorImpl());
-      if (name == names.end())
-        throw Error(ErrorCode::usage, "optimizer", "it holds a parameter that the distributed model does not have",
-                    "construct it from model->parameters()");
-      named.parameters.emplace_back(name->second, parameter);
+      if (name != names.end()) {
+        named.parameters.emplace_back(name->second, parameter);
+        continue;
+      }
+      const bool is_slice = slices.contains(parameter.unsafeGetTensorImpl());
+      throw Error(ErrorCode::usage, "optimizer",
+                  is_slice ? "its groups have changed after the strategy gave it this rank's slices"
+                           : "it holds a parameter that the distributed model does not have",
+                  is_slice ? "give it all groups before the first step, or make a new optimizer"
+                           : "construct it from model->parameters()");
     }
   }
+  return groups;
+}
+
+bool TorchOptimizer::has_groups() const {
+  const auto same = [](const ParameterGroup& ours, const torch::optim::OptimizerParamGroup& theirs) {
+    return std::ranges::equal(ours.parameters, theirs.params(), [](const auto& entry, const at::Tensor& parameter) {
+      return entry.second.is_same(parameter);
+    });
+  };
+  return std::ranges::equal(groups_, optimizer_.param_groups(), same);
+}
+
+void TorchOptimizer::follow(const torch::nn::Module& model) {
+  if (has_groups()) return;
+  auto groups = named_groups(model);
+  if (!replaced_.empty()) take_new_id();
+  groups_ = std::move(groups);
+  replaced_.clear();
 }
 
 void TorchOptimizer::step(double factor) {
+  if (!has_groups())
+    throw Error(ErrorCode::usage, "optimizer", "its groups have changed since the last step",
+                "give it all groups before the first step");
   std::vector<double> own;
   for (auto& group : optimizer_.param_groups()) {
     own.push_back(group.options().get_lr());

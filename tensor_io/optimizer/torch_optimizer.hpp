@@ -16,6 +16,10 @@ class TorchOptimizer final : public Optimizer {
   /// names here, and for a parameter that is not the model's.
   TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model);
 
+  /// Where the groups of the optimizer have changed, or another optimizer of the program lies at its address, begins
+  /// anew with it. Throws Error(usage) for a parameter that is not the model's, and if slices are among them.
+  void follow(const torch::nn::Module& model);
+
   std::string name() const override { return "torch::optim"; }
   /// Steps with each group's own rate times `factor`. Between steps the rates are the program's: it may read and set
   /// them, for example by a scheduler.
@@ -32,6 +36,9 @@ class TorchOptimizer final : public Optimizer {
   void restore_parameters() override;
 
  private:
+  bool has_groups() const;
+  std::vector<ParameterGroup> named_groups(const torch::nn::Module& model) const;
+
   torch::optim::Optimizer& optimizer_;
   std::vector<ParameterGroup> groups_, replaced_;
   double adagrad_start_ = 0;  // the start of its sums

@@ -70,6 +70,7 @@ DIMENSIONS = {
     "verify_every": [0, 2],
     "snapshot_every": [10, 2],
     "desk": [False, True],
+    "renewed": [False, True],
     "touched": [False, True],
     "event": ["none", "resume", "kill", "lose", "leave", "all", "infinite", "net", "disk", "stop"],
     "stop_at": ["forward", "validate"],
@@ -299,6 +300,8 @@ def settle(job):
 def settle_once(job):
     simple = lambda *names: job.update({name: SIMPLEST[name] for name in names})
     uneven = ["feed"] if job["feed"] == "uneven" else []
+    if job["loop"] == "framework" or not job["optimizer"].startswith("torch.") or any_phase(job, is_server):
+        simple("renewed")
     if job["model"] != "tokens":
         simple("padding_idx")
         if job["tie"] == "output":
@@ -542,7 +545,7 @@ def settle_once(job):
         simple("kill_at", "hurt_step", "hurt_rank", "again")
 
 
-NOT_IN_PYTHON = ("shuffle", "comm_hook", "amp", "switch_at", "staleness", "touched")
+NOT_IN_PYTHON = ("shuffle", "comm_hook", "amp", "switch_at", "staleness", "renewed", "touched")
 # What is right is the same, whatever they are, or they say something of one of the above.
 NOTHING_TO_PYTHON = set(
     "backend device loop listed balance bucket_mb powersgd_rank broadcast_buffers static_graph early_update checkpointing graphs vote loss_scaler "

@@ -95,6 +95,7 @@ struct Job {
   int verify_every = 0;
   int snapshot_every = 10;
   bool desk = false;     ///< the program logs metrics and has a state, which must say what the records say
+  bool renewed = false;  ///< a torch::optim optimizer is made anew in kChangeStep, in the same place
   bool touched = false;  ///< on_update: the program itself scales the parameters
   int validate = 0;      ///< held-out samples; 0: none
 
@@ -132,8 +133,8 @@ struct Job {
       WHAT, comm_hook, powersgd_rank, broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing, \
       graphs, vote, amp, loss_scaler, loss_scale_interval, on_not_finite, shards, units, server_shares, workers,    \
       stages, sync_every, outer_momentum, fragments, overlap, switch_at, staleness, verify_every, snapshot_every,   \
-      desk, touched, validate, event, stop_at, resume_ranks, resume_batch, resume_strategy, kill_at, hurt_step,     \
-      hurt_rank, again, seed))
+      desk, renewed, touched, validate, event, stop_at, resume_ranks, resume_batch, resume_strategy, kill_at,       \
+      hurt_step, hurt_rank, again, seed))
 
 inline void to_json(nlohmann::json& nlohmann_json_j, const Job& nlohmann_json_t) {
   TROUPE_JOB_FIRST(NLOHMANN_JSON_TO)

@@ -206,6 +206,11 @@ class Life {
     return callbacks;
   }
 
+  void renew_if_due(const Net& net, optim::Optimizer& optimizer) const {
+    if (job_.renewed && rank_.steps_done() == kChangeStep) renew(optimizer, *their_optimizer(job_, net));
+  }
+  void renew_if_due(const Net&, troupe::Optimizer&) const {}
+
   template <class Optimizer>
   void loop(Net& net, Optimizer& optimizer) {
     rank_.set_callbacks(callbacks(net));
@@ -229,6 +234,7 @@ class Life {
         rank_.recover(error);
         continue;
       }
+      renew_if_due(net, optimizer);
       const auto report = rank_.step(optimizer);
       if (!report.repeat && !report.pending) note_(note_of_step(report, rank_.is_main()));
     }
@@ -245,6 +251,7 @@ class Life {
       const auto loss = loss_of(net, samples.input.to(rank_.device()), samples.target.to(rank_.device()),
                                 {rank_.steps_done(), 0, {{rank_.rank(), indices.front(), batch.size(0)}}});
       rank_.backward(loss);
+      renew_if_due(net, optimizer);
       const auto report = rank_.step(optimizer);
       if (!report.repeat) note_(note_of_step(report, rank_.is_main()));
     }

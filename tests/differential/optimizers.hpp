@@ -49,6 +49,12 @@ inline bool is_undecayed(const Job& job, const std::string& name) {
   return job.no_decay == "*.bias" && name.ends_with(".bias");
 }
 
+/// As if `fresh` had been made where `optimizer` lies.
+inline void renew(optim::Optimizer& optimizer, optim::Optimizer& fresh) {
+  optimizer.param_groups().swap(fresh.param_groups());
+  optimizer.state() = std::move(fresh.state());
+}
+
 /// In its groups, each with its own rate. Ours (sgd, adamw) are what LibTorch has under these names.
 inline std::unique_ptr<optim::Optimizer> torch_optimizer(
     const Job& job, const std::vector<std::pair<std::string, at::Tensor>>& parameters) {

@@ -119,6 +119,7 @@ class PlainRun {
     for (auto& replica : replicas_) {
       freeze(*replica.net, job_, step_);
       replica.optimizer->zero_grad();
+      if (job_.renewed && step_ == kChangeStep) renew(*replica.optimizer, *torch_optimizer(job_, replica.parameters));
     }
     std::optional<Replica> start;  // of a step of several updates
     if (data_.updates() > 1) start.emplace(job_).copy(replicas_.front());

@@ -36,6 +36,33 @@ void run(Optimizer& optimizer, ModelImpl& model, int begin, int end) {
 
 }  // namespace
 
+TEST_CASE("[T02] a group that is added to a torch::optim optimizer is in its state, and slices are not mixed with it") {
+  ModelImpl model;
+  torch::optim::SGD sgd({model.weight}, torch::optim::SGDOptions(1).momentum(0.9));
+  TorchOptimizer optimizer(sgd, model);
+  run(optimizer, model, 0, 1);
+  sgd.add_param_group(torch::optim::OptimizerParamGroup({model.bias}));
+  optimizer.follow(model);
+  run(optimizer, model, 2, 3);
+  std::vector<std::string> names;
+  for (const auto& [name, value] : optimizer.state()) names.push_back(name);
+  CHECK(names == std::vector<std::string>{"weight.momentum_buffer", "bias.momentum_buffer"});
+
+  torch::optim::SGD other({model.weight}, torch::optim::SGDOptions(1));
+  TorchOptimizer sliced(other, model);
+  const auto id = sliced.id();
+  sliced.replace_parameters([](const at::Tensor& parameter) { return parameter.detach().flatten().narrow(0, 0, 4); });
+  sliced.follow(model);
+  CHECK(sliced.id() == id);
+  other.add_param_group(torch::optim::OptimizerParamGroup({model.bias}));
+  CHECK_THROWS_WITH(sliced.follow(model), Catch::Contains("its groups have changed after the strategy gave it"));
+  other.param_groups().clear();
+  other.add_param_group(torch::optim::OptimizerParamGroup({model.weight}));  // as one that is made anew
+  sliced.follow(model);
+  CHECK(sliced.groups()[0].parameters[0].second.is_same(model.weight));
+  CHECK(sliced.id() != id);
+}
+
 TEST_CASE(
     "[T02] a torch::optim optimizer's state goes by parameter name into another process's optimizer, bit for bit") {
   using namespace torch::optim;
