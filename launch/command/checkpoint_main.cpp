@@ -10,5 +10,8 @@ int main(int argc, char** argv) {
   } catch (const troupe::Error& error) {
     std::fprintf(stderr, "troupe: %s\n", error.what());
     return troupe::exit_code(error.code());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "troupe: %s\n", error.what());
+    return troupe::exit_code(troupe::ErrorCode::internal);
   }
 }

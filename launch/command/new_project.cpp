@@ -38,10 +38,15 @@ std::string named(std::string text, const std::string& name) {
   return text;
 }
 
+bool is_there(const fs::path& path) {
+  std::error_code unknown;
+  return fs::exists(path, unknown);
+}
+
 // An installed Troupe may have moved since it was built, so the project's settings say where its digits are.
 std::string with_digits(std::string settings, const fs::path& digits) {
   constexpr std::string_view kData = "data = \"digits\"";
-  if (const auto at = settings.find(kData); at != std::string::npos && fs::exists(digits))
+  if (const auto at = settings.find(kData); at != std::string::npos && is_there(digits))
     settings.insert(settings.find('\n', at) + 1, "data_dir = " + nlohmann::json(digits.string()).dump() + "\n");
   return settings;
 }
@@ -110,7 +115,7 @@ int new_project_command(const std::vector<std::string>& words, const std::string
                   "is the disk full?");
     list += (list.empty() ? "" : ", ") + file.name;
   }
-  const bool built = fs::exists(above / "cmake_install.cmake");
+  const bool built = is_there(above / "cmake_install.cmake");
   const auto prefix = built ? above / "prefix" : above;
   std::printf("%s: %s\n", folder.c_str(), list.c_str());
   if (!built && !has_cmake_package(prefix)) {
@@ -120,7 +125,7 @@ int new_project_command(const std::vector<std::string>& words, const std::string
     return 0;
   }
   // A package has LibTorch in its own folders, where CMake finds it.
-  const std::string torch = fs::exists(TROUPE_TORCH_PREFIX, error) ? ";" TROUPE_TORCH_PREFIX : "";
+  const std::string torch = is_there(TROUPE_TORCH_PREFIX) ? ";" TROUPE_TORCH_PREFIX : "";
   std::printf("next:\n");
   if (built) std::printf("  cmake --install %s --prefix %s\n", for_shell(above).c_str(), for_shell(prefix).c_str());
   std::printf(

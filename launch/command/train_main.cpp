@@ -18,5 +18,8 @@ int main(int argc, char** argv) {
   } catch (const c10::Error& error) {
     std::fprintf(stderr, "troupe train: %s\n", error.what_without_backtrace());
     return troupe::exit_code(troupe::ErrorCode::user);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "troupe train: %s\n", error.what());
+    return troupe::exit_code(troupe::ErrorCode::internal);
   }
 }

@@ -199,7 +199,9 @@ int launch(const std::vector<std::string>& words) {
   std::optional<std::chrono::milliseconds> last_call;
   bool no_recovery = false, slurm = false, dry_run = false, help = false, standalone = false, detach = false;
   const auto read_hosts = [&](const std::string&, const std::string& value) {
-    options.hosts = std::filesystem::exists(value) ? troupe::read_host_file(value) : troupe::parse_host_flag(value);
+    std::error_code unknown;  // a list may be longer than a file's name
+    const bool file = std::filesystem::exists(value, unknown) || value.find('/') != std::string::npos;
+    options.hosts = file ? troupe::read_host_file(value) : troupe::parse_host_flag(value);
   };
   const auto read_nodes = [&](const std::string& name, const std::string& value) {
     const auto colon = value.find(':');
@@ -388,9 +390,10 @@ int become(const std::string& name, const std::vector<std::string>& words) {
 int run_python(const std::string& module, const std::vector<std::string>& words) {
   const auto here = std::filesystem::path(own_path()).parent_path();
   std::string folder;
+  std::error_code unknown;
   for (const auto& candidate :
        {here / "../share/troupe/python", here / "../..", std::filesystem::path(TROUPE_PYTHON_SOURCE)}) {
-    if (folder.empty() && std::filesystem::exists(candidate / "troupe/compile.py"))
+    if (folder.empty() && std::filesystem::exists(candidate / "troupe/compile.py", unknown))
       folder = candidate.lexically_normal();
   }
   const char* chosen = std::getenv("TROUPE_PYTHON");
@@ -448,5 +451,8 @@ int main(int argc, char** argv) {
   } catch (const troupe::Error& error) {
     std::fprintf(stderr, "troupe: %s\n", error.what());
     return troupe::exit_code(error.code());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "troupe: %s\n", error.what());
+    return troupe::exit_code(troupe::ErrorCode::internal);
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 
 #include <toml++/toml.h>
@@ -58,6 +59,8 @@ void add(std::map<std::string, std::string>& found, const std::vector<std::strin
 
 std::map<std::string, std::string> settings_in_file(const std::string& path, const std::vector<std::string>& names) {
   std::map<std::string, std::string> found;
+  std::error_code unknown;
+  if (!std::filesystem::is_regular_file(path, unknown)) return found;  // a pipe would wait for its writer
   try {
     for (const auto& [key, node] : toml::parse_file(path)) {
       if (const auto* section = node.as_table()) {

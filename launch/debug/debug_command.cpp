@@ -193,7 +193,10 @@ class Debug {
     say(what);
     inspection.folder = (request_.keep.empty() ? scratch_.path() : request_.keep) + "/" + std::to_string(++made_);
     inspection.ranks = ranks;
-    std::filesystem::create_directories(inspection.folder);
+    std::error_code failure;
+    std::filesystem::create_directories(inspection.folder, failure);
+    if (failure)
+      throw Error(ErrorCode::io, displayable(inspection.folder, 200), failure.message(), "name another folder: --keep");
     DebugRun run;
     run.ranks = ranks;
     {
@@ -208,7 +211,7 @@ class Debug {
     }
     for (int rank = 0; rank < ranks; ++rank) {
       const auto path = inspection.folder + "/rank" + std::to_string(rank) + ".json";
-      if (std::filesystem::exists(path)) run.records.push_back(InspectionRecord::read(path));
+      if (std::filesystem::exists(path, failure)) run.records.push_back(InspectionRecord::read(path));
     }
     return run;
   }

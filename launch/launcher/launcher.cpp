@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
-#include <filesystem>
 #include <optional>
 #include <thread>
 
@@ -33,6 +32,7 @@
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
+#include "tensor_io/files/file_layer.hpp"
 
 namespace troupe {
 
@@ -197,8 +197,7 @@ RunSettings run_settings(const LauncherOptions& options) {
 void require_free(const std::string& checkpoint_dir, const std::vector<std::string>& command) {
   const auto ahead = settings_ahead(command, {"save_every"});
   const auto saves = ahead.find("save_every");
-  if ((saves != ahead.end() && saves->second.starts_with('-')) || !std::filesystem::is_directory(checkpoint_dir))
-    return;
+  if ((saves != ahead.end() && saves->second.starts_with('-')) || !is_folder(checkpoint_dir, "checkpoint_dir")) return;
   try {
     lock_directory(checkpoint_dir);
   } catch (const Error& error) {

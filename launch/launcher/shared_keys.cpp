@@ -42,7 +42,7 @@ SharedKeys::SharedKeys(std::string folder, int nodes) : folder_(std::move(folder
   if (failure) refuse(folder_, failure);
   write_keys_of_nodes(unfinished, nodes);
   own_ = KeyFolder::read(of_node(unfinished, 0));
-  if (fs::exists(fs::symlink_status(folder_))) {
+  if (fs::exists(fs::symlink_status(folder_, failure))) {
     KeyFolder::require_private(folder_);
     fs::remove_all(folder_, failure);
   }

@@ -117,7 +117,7 @@ std::string path_meant(const std::string& path) {
   const auto real = fs::canonical(path, error);
   if (error) return path;  // opening it says why
   if (fs::is_directory(real, error))
-    return fs::is_symlink(path.substr(0, path.find_last_not_of('/') + 1)) ? real.string() : path;
+    return fs::is_symlink(path.substr(0, path.find_last_not_of('/') + 1), error) ? real.string() : path;
   if (!fs::is_regular_file(real, error)) return path;
   const auto directory = real.parent_path().string(), name = real.filename().string();
   const bool named_so = (name == "latest" || name == "best") && !list_checkpoints(directory).empty();

@@ -20,6 +20,7 @@
 #include "tensor_io/data/packed_dataset.hpp"
 #include "tensor_io/data/text_table.hpp"
 #include "tensor_io/data/webdataset.hpp"
+#include "tensor_io/files/file_layer.hpp"
 
 namespace troupe {
 namespace {
@@ -69,7 +70,7 @@ at::Tensor labels_of(const std::string& path, const NumberTable& table, std::int
 std::string shipped_digits() {
   for (const char* path : {TROUPE_SOURCE_DATA "/digits.csv.gz", TROUPE_INSTALLED_DATA "/digits.csv.gz",
                            "/usr/share/troupe/digits.csv.gz"}) {
-    if (std::filesystem::exists(path)) return path;
+    if (std::error_code unknown; std::filesystem::exists(path, unknown)) return path;
   }
   return "data/digits.csv.gz";
 }
@@ -81,13 +82,13 @@ std::string existing(const std::string& folder, const std::string& name,
                      const std::pair<std::string, std::string>& other_form = {}) {
   const auto there = [&](const std::string& in) {
     for (const auto& candidate : {in + "/" + name, in + "/" + name + ".gz"}) {
-      if (std::filesystem::exists(candidate)) return candidate;
+      if (is_there(candidate, "data_dir")) return candidate;
     }
     return std::string();
   };
   if (auto path = there(folder); !path.empty()) return path;
   std::string remedy = "set data_dir to the folder that holds the files";
-  if (!other_form.first.empty() && std::filesystem::exists(folder + "/" + other_form.first)) remedy = other_form.second;
+  if (!other_form.first.empty() && is_there(folder + "/" + other_form.first, "data_dir")) remedy = other_form.second;
   for (const char* below : elsewhere) {
     if (!there(folder + "/" + below).empty()) remedy = "set data_dir to " + folder + "/" + below;
   }

@@ -3,11 +3,11 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/data/data_line.hpp"
 #include "tensor_io/files/bounded_json.hpp"
+#include "tensor_io/files/file_layer.hpp"
 #include "tensor_io/files/xxh3.hpp"
 
 namespace troupe {
@@ -184,7 +184,7 @@ Batch PackedDataset::get_batch(std::span<const std::int64_t> indices, const Samp
 
 TrainAndHeldOut read_packed(const DataOptions& options) {
   const auto path = options.data_dir + "/packed.json";
-  if (!std::filesystem::exists(path)) {
+  if (!is_there(path, "data_dir")) {
     throw Error(ErrorCode::unavailable, "data_dir", "there is no " + path, "set it to a folder that troupe pack wrote");
   }
   const BoundedFile file(kReadingPacked, path);

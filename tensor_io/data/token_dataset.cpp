@@ -12,6 +12,7 @@
 #include "tensor_io/data/file_names.hpp"
 #include "tensor_io/data/files_hash.hpp"
 #include "tensor_io/files/bounded_file.hpp"
+#include "tensor_io/files/file_layer.hpp"
 
 namespace troupe {
 namespace {
@@ -42,7 +43,7 @@ std::vector<std::string> files_below(const std::string& folder) {
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error), end;
   for (; !error && entry != end; entry.increment(error)) {
-    if (entry->symlink_status().type() == fs::file_type::regular) files.push_back(entry->path().string());
+    if (entry->symlink_status(error).type() == fs::file_type::regular) files.push_back(entry->path().string());
   }
   if (error)
     throw Error(ErrorCode::io, std::string(kReading) + ": " + folder, error.message(),
@@ -72,11 +73,11 @@ struct Found {
 Found find_files(const std::vector<std::string>& paths) {
   Found found;
   for (const auto& path : paths) {
-    if (!fs::exists(path)) {
+    if (!is_there(path, "data_dir")) {
       throw Error(ErrorCode::unavailable, std::string(kReading) + ": " + path, "there is no such file or folder",
                   "set data_dir to text files, folders or .bin and .npy shards");
     }
-    if (!fs::is_directory(path)) {
+    if (!is_folder(path, "data_dir")) {
       if (is_shard(path)) {
         found.shards.push_back(path);
       } else {

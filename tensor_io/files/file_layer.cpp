@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/files/bounded_file.hpp"
 
 namespace troupe {
 
@@ -97,6 +98,19 @@ int open_plain(const std::string& path, int flags) {
   if (fd >= 0) [[maybe_unused]]
     const int done = ::fcntl(fd, F_SETFL, flags & O_APPEND);
   return fd;
+}
+
+bool is_there(const std::string& path, const std::string& setting) {
+  std::error_code failure;
+  const bool there = std::filesystem::exists(path, failure);
+  if (failure)
+    throw Error(ErrorCode::io, setting, printable(path) + " cannot be read: " + failure.message(), "name another path");
+  return there;
+}
+
+bool is_folder(const std::string& path, const std::string& setting) {
+  std::error_code failure;
+  return is_there(path, setting) && std::filesystem::is_directory(path, failure);
 }
 
 void replace_text(const std::string& path, std::string_view text) {

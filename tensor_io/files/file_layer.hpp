@@ -83,6 +83,11 @@ std::string io_cause(int errno_value);
 /// Throws Error(io) if the folder's name is a symbolic link of another user but root. This user's own are followed.
 void refuse_foreign_link(const std::string& folder);
 
+/// Whether a path of the user's is there, or is a folder. Throws Error(io) with `setting` and path if no one can say:
+/// a folder on the way is closed, links lead in a circle, or a name is too long.
+bool is_there(const std::string& path, const std::string& setting);
+bool is_folder(const std::string& path, const std::string& setting);
+
 /// Throws Error(io): `operation` on `path` failed with `errno_value`; with a remedy if one is known.
 [[noreturn]] void throw_io_error(const std::string& operation, const std::string& path, int errno_value);
 

@@ -1,4 +1,7 @@
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <filesystem>
 
 #include "launch/launcher/first_words.hpp"
 #include "tests/catch.hpp"
@@ -54,4 +57,35 @@ TEST_CASE("[L09] only a rank's first line can be left out, and only if it is ano
   CHECK(words.is_news("rank 3", "hello"));
   CHECK(words.is_news("rank 4", "hello"));
   CHECK(words.is_news("rank 3", "error: a"));  // later: its own failure
+}
+
+TEST_CASE("[L09] [L03] a list of hosts may be longer than a file's name") {
+  std::string list = "a1:1";
+  for (int host = 2; host <= 200; ++host) list += ",a" + std::to_string(host) + ":1";
+  const auto done =
+      testing::RunningProcess({TROUPE_PROGRAM, "launch", "--hosts", list, "--dry-run", "/bin/true"}).finish();
+  INFO(done.output);
+  CHECK(done.code == 0);
+  CHECK_THAT(done.output, Catch::Contains("a200"));
+}
+
+TEST_CASE("[L09] a path that can't be looked at is refused in one line, with the setting and the path") {
+  const testing::ScratchDirectory folder;
+  std::filesystem::create_symlink("loop", folder.path() + "/loop");
+  const auto done = launched(folder, {}, {"--checkpoint_dir", folder / "loop"});
+  INFO(done.output);
+  CHECK(done.code == 74);
+  CHECK_THAT(done.output, Catch::StartsWith("troupe: ") && Catch::Contains("checkpoint_dir: '") &&
+                              Catch::Contains("loop' cannot be read: Too many levels of symbolic links"));
+  CHECK(testing::count_of(done.output, "\n") == 1);
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  const auto config = launched(folder, {}, {"--config", folder / "pipe"});
+  INFO(config.output);
+  CHECK(config.code == 2);
+  CHECK_THAT(config.output, Catch::Contains("it is not a regular file"));
+  const auto keep =
+      testing::RunningProcess({TROUPE_PROGRAM, "debug", "--keep", folder / "loop/x", TROUPE_RANK_PROBE}).finish();
+  INFO(keep.output);
+  CHECK(keep.code == 74);
+  CHECK_THAT(keep.output, Catch::Contains("Too many levels of symbolic links; name another folder: --keep"));
 }

@@ -117,6 +117,11 @@ TEST_CASE("[S05] text is its bytes, folders are searched in order, links and bin
   CHECK_THROWS_WITH(read_tokens(options({folder / "picture.png"}, 4, 256)), Catch::Contains("offset 4: a NUL byte"));
   CHECK_THROWS_WITH(read_tokens(options({folder / "missing"}, 4, 256)),
                     Catch::Contains("there is no such file or folder"));
+  std::filesystem::create_symlink("loop", folder.path() + "/loop");
+  for (const auto& path : {folder / "loop", folder / std::string(300, 'n')})
+    CHECK_THROWS_WITH(read_tokens(options({path}, 4, 256)),
+                      Catch::StartsWith("data_dir: '") && Catch::Contains("cannot be read: "));
+  std::filesystem::remove(folder.path() + "/loop");
   CHECK_THROWS_WITH(read_tokens(options({folder.path()}, 4, 255)),
                     Catch::Contains("255 is too few for the bytes of text"));
 }
