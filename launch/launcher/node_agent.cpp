@@ -14,18 +14,19 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPeersEnd = 3s;       // after a failure the coordinator ends the others within 1 s; then SIGTERM ...
-constexpr auto kPeersKilled = 2s;    // ... then SIGKILL
-constexpr auto kGroup = 200ms;       // a signal to a whole group reaches the launcher, too: the job is to stop
-constexpr auto kStopPatience = 60s;  // a rank that was asked to stop finishes its step and its checkpoint
-constexpr auto kVerdict = 300ms;     // for the coordinator's last word, after the last rank ended
-constexpr auto kReplacement = 10s;   // for its word on who comes next, while ranks elsewhere go on
+constexpr auto kPeersEnd = 3s;      // after a failure the coordinator ends the others within 1 s; then SIGTERM ...
+constexpr auto kPeersKilled = 2s;   // ... then SIGKILL
+constexpr auto kGroup = 200ms;      // a signal to a whole group reaches the launcher, too: the job is to stop
+constexpr auto kVerdict = 300ms;    // for the coordinator's last word, after the last rank ended
+constexpr auto kReplacement = 10s;  // for its word on who comes next, while ranks elsewhere go on
 
 }  // namespace
 
 NodeAgent::NodeAgent(const RankProcessOptions& options)
     : options_(options),
-      processes_(options, [this](const ProcessId& process, int status) { exited(process, status); }) {
+      processes_(
+          options, [this](const ProcessId& process, int status) { exited(process, status); },
+          [this] { patience_.still_saving(Clock::now()); }) {
   processes_.start_all();
   AgentLink::Options link;
   link.job_id = options_.run.job_id;
@@ -50,7 +51,7 @@ void NodeAgent::step() {
     leave_at_.reset();
     if (stop_signal_ == 0) link_->leave(leaves_);
   }
-  if (ends_here() && now > stop_by_) processes_.signal_all(SIGKILL);
+  if (ends_here() && patience_.is_over(now)) processes_.signal_all(SIGKILL);
 }
 
 void NodeAgent::obey(const AgentLink::Command& command) {
@@ -87,7 +88,7 @@ void NodeAgent::asked_to_stop(const StopSignals::Request& request) {
     return processes_.signal_all(SIGKILL);
   }
   stop_signal_ = request.signal;
-  stop_by_ = Clock::now() + kStopPatience;
+  patience_.asked(Clock::now());
   // A program of ours takes SIGINT and SIGTERM for a request, unless they are ignored.
   const int usual = stop_signal_ == SIGHUP ? SIGTERM : stop_signal_;
   processes_.signal_all(is_ignored(usual) ? SIGINT : usual);
@@ -97,7 +98,7 @@ void NodeAgent::asked_to_leave(const StopSignals::Request& request, const std::s
   if (request.at_once || !options_.recovery) return asked_to_stop(request);
   if (ends_here()) return;
   leaves_ = why;
-  stop_by_ = Clock::now() + kStopPatience;
+  patience_.asked(Clock::now());
   leave_at_ = Clock::now() + kGroup;
 }
 
@@ -150,13 +151,13 @@ int NodeAgent::verdict() {
   const bool mistake = code == exit_code(ErrorCode::usage) && root->last_line.starts_with("error: ") &&
                        !root->last_line.starts_with("error: rank ");
   const bool strange = WIFSIGNALED(root->wait_status) && WTERMSIG(root->wait_status) == SIGKILL && !root->killed_by_us;
-  const auto how =
-      describe_wait_status(root->wait_status) +
-      (strange && is_kill_planned(root->slot) ? "; TROUPE_FAULT names its slot"
-       : strange                              ? ", which this job did not send: perhaps out of memory, see dmesg"
-       : root->killed_by_us && ends_here() ? ", since it did not end within " + std::to_string(kStopPatience.count()) +
-                                                 " s of " + (leaves_.empty() ? signal_name(stop_signal_) : leaves_)
-                                           : "");
+  const auto how = describe_wait_status(root->wait_status) +
+                   (strange && is_kill_planned(root->slot) ? "; TROUPE_FAULT names its slot"
+                    : strange ? ", which this job did not send: perhaps out of memory, see dmesg"
+                    : root->killed_by_us && ends_here()
+                        ? ", since it neither ended nor saved for " + std::to_string(StopPatience::kTime.count()) +
+                              " s after " + (leaves_.empty() ? signal_name(stop_signal_) : leaves_)
+                        : "");
   const bool shown = root->last_line == processes_.last_shown();
   if (mistake) return code;  // the screen has it, and all ranks have made it
   std::fputs(describe_failure({root->slot, options_.host, how, root->log_path, shown ? "" : root->last_line},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "launch/launcher/rank_processes.hpp"
+#include "launch/launcher/stop_patience.hpp"
 #include "launch/network/agent_link.hpp"
 #include "launch/process/stop_signals.hpp"
 
@@ -50,7 +51,8 @@ class NodeAgent {
   std::optional<Clock::time_point> leave_at_;
   int stop_signal_ = 0;
   int at_once_ = 0;  // the signal that asked for the end of all ranks at once
-  Clock::time_point stop_by_, last_exit_ = Clock::now();
+  StopPatience patience_;
+  Clock::time_point last_exit_ = Clock::now();
 };
 
 }  // namespace troupe

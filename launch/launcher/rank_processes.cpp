@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "launch/process/still_saving.hpp"
 #include "launch/process/terminal.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/files/file_layer.hpp"
@@ -28,8 +29,8 @@ std::string for_log(std::string_view text) {
 
 }  // namespace
 
-RankProcesses::RankProcesses(RankProcessOptions options, Exited exited)
-    : options_(std::move(options)), exited_(std::move(exited)) {
+RankProcesses::RankProcesses(RankProcessOptions options, Exited exited, std::function<void()> still_saving)
+    : options_(std::move(options)), exited_(std::move(exited)), still_saving_(std::move(still_saving)) {
   std::error_code failure;
   refuse_foreign_link(options_.run.folder);
   std::filesystem::create_directories(options_.run.folder, failure);
@@ -178,6 +179,7 @@ void RankProcesses::drain(Slot& slot, int fd, OutputLines& lines, int target) {
 }
 
 void RankProcesses::show(Slot& slot, std::string_view text, bool overwrite, int target) {
+  if (text == kStillSaving) return still_saving_();
   const int length = static_cast<int>(text.size());
   if (overwrite && options_.terminal && target == 1) {
     const auto bar = "[" + slot.label + "] " + std::string(text);

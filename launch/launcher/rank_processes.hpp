@@ -48,7 +48,8 @@ struct RankProcessOptions {
 class RankProcesses {
  public:
   using Exited = std::function<void(const ProcessId&, int wait_status)>;
-  RankProcesses(RankProcessOptions options, Exited exited);
+  /// `still_saving`: a rank has said so (kStillSaving).
+  RankProcesses(RankProcessOptions options, Exited exited, std::function<void()> still_saving);
 
   /// One life of a slot. Throws Error(io, unavailable).
   void start(const ProcessId& process, int restarts);
@@ -97,6 +98,7 @@ class RankProcesses {
 
   RankProcessOptions options_;
   Exited exited_;
+  std::function<void()> still_saving_;
   std::map<int, Slot> slots_;
   std::vector<Ended> failures_;
   FirstWords first_words_;

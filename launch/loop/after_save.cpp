@@ -9,6 +9,7 @@
 #include "launch/process/displayable.hpp"
 #include "launch/process/our_variables.hpp"
 #include "launch/process/output_lines.hpp"
+#include "launch/process/still_saving.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -87,7 +88,11 @@ std::vector<AfterSaveEnd> AfterSave::take_ended() {
 
 void AfterSave::wait() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !running_ && !waiting_; });
+  const auto is_idle = [this] { return !running_ && !waiting_; };
+  while (!is_idle()) {
+    options_.still_runs();
+    changed_.wait_for(lock, kStillSavingEvery, is_idle);
+  }
 }
 
 bool AfterSave::stopping() {

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -35,6 +36,7 @@ class AfterSave {
     std::string command;
     Milliseconds timeout{600'000};  ///< of one run; then its process group is ended
     std::string run_dir;
+    std::function<void()> still_runs = [] {};  ///< called by wait(), now and every 20 s while it waits
   };
   explicit AfterSave(Options options) : options_(std::move(options)) {}
   /// Ends the command if it still runs; a waiting one is not run.

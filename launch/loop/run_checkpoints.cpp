@@ -9,6 +9,7 @@
 #include "launch/loop/validation.hpp"
 #include "launch/process/formatted.hpp"
 #include "launch/process/rank_lines.hpp"
+#include "launch/process/still_saving.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
@@ -22,6 +23,8 @@
 namespace troupe {
 namespace {
 
+// A disk that takes longer hangs: then a stop waits no more.
+constexpr std::chrono::minutes kLongestSave{10};
 constexpr const char *kTasksDone = "tasks_done", *kEnough = "enough";
 
 nlohmann::json to_json(const Error& error) {
@@ -68,7 +71,8 @@ RunCheckpoints::RunCheckpoints(Rank& rank, Optimizer& optimizer, std::shared_ptr
   const auto& config = rank.config();
   if (config.after_save.empty()) return;
   const AfterSave::Milliseconds timeout(static_cast<std::int64_t>(1000 * config.after_save_timeout));
-  after_save_ = std::make_shared<AfterSave>(AfterSave::Options{config.after_save, timeout, absolute(config.run_dir)});
+  after_save_ = std::make_shared<AfterSave>(
+      AfterSave::Options{config.after_save, timeout, absolute(config.run_dir), &say_still_saving});
 }
 
 void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes) {
@@ -364,7 +368,11 @@ std::vector<AfterSaveEnd> RunCheckpoints::after_save_ends(bool wait) {
 }
 
 void RunCheckpoints::await_end() {
-  while (under_way_) await(false);
+  const auto hangs_at = std::chrono::steady_clock::now() + kLongestSave;
+  while (under_way_) {
+    if (std::chrono::steady_clock::now() < hangs_at) say_still_saving();
+    await(false);
+  }
 }
 
 std::string RunCheckpoints::finish(const std::function<void()>& again) {

@@ -11,6 +11,7 @@
 #include "launch/loop/after_save.hpp"
 #include "launch/loop/data_position.hpp"
 #include "launch/loop/rank.hpp"
+#include "launch/process/still_saving.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/snapshot.hpp"
 
@@ -63,7 +64,7 @@ class RunCheckpoints {
   std::string own_state(const Position& position) const;
   std::map<std::string, std::string> metadata(const Position& position) const;
   void agree_on_best();
-  bool await(bool copied, std::chrono::seconds at_most = std::chrono::seconds(60));
+  bool await(bool copied, std::chrono::seconds at_most = kStillSavingEvery);
   void await_end();
 
   Rank& rank_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "launch/launcher/stop_patience.hpp"
+#include "launch/process/still_saving.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/launch.hpp"
 
@@ -125,4 +127,27 @@ TEST_CASE("[L05] a signal that was ignored at the start stays ignored") {
   INFO(way << ", " << signal << "\n" << done.output);
   CHECK(done.code == 128 + SIGTERM);
   CHECK_THAT(done.output, Catch::Contains("continue with --resume latest"));
+}
+
+TEST_CASE("[L06] an agent waits 60 s from the request to stop, and from each sign that a rank still saves") {
+  const StopPatience::Time start{};
+  const auto after = [&](int seconds) { return start + std::chrono::seconds(seconds); };
+  StopPatience patience;
+  patience.still_saving(after(-500));  // of an earlier save
+  patience.asked(start);
+  CHECK_FALSE(patience.is_over(after(60)));
+  CHECK(patience.is_over(after(61)));
+  for (int second = 20; second <= 300; second += 20) patience.still_saving(after(second));
+  CHECK_FALSE(patience.is_over(after(360)));
+  CHECK(patience.is_over(after(361)));
+}
+
+TEST_CASE("[L06] the sign that a rank still saves is its agent's, not the user's") {
+  const testing::ScratchDirectory folder;
+  const auto done = RunningProcess({TROUPE_PROGRAM, "launch", "--no-recovery", "--run-dir", folder / "run", "/bin/sh",
+                                    "-c", "printf '\\036troupe: still saving\\n' >&2; echo as usual"})
+                        .finish();
+  INFO(done.output);
+  CHECK(done.code == 0);
+  CHECK_THAT(done.output, Catch::Contains("[rank 0] as usual") && !Catch::Contains("still saving"));
 }

@@ -136,3 +136,18 @@ TEST_CASE("[S04] a job of two ranks runs the command once for a checkpoint, and 
   CHECK_THAT(testing::read_text(folder / "run/metrics.jsonl"),
              Catch::Contains("after_save, step 2: exit code 0: done"));
 }
+
+TEST_CASE("[S04] [L06] the wait for a command says at once that it still runs, and nothing once none does") {
+  const testing::ScratchDirectory folder;
+  const Gate gate(folder);
+  int signs = 0;
+  AfterSave after({"read line < '" + gate.path + "'", Milliseconds(60'000), "", [&] {
+                     ++signs;
+                     std::thread([&gate] { gate.open(); }).detach();
+                   }});
+  after.add({7, "/runs/a/checkpoints/step-00000007"});
+  after.wait();
+  CHECK(signs == 1);
+  after.wait();
+  CHECK(signs == 1);
+}
