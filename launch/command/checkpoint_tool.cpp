@@ -10,6 +10,7 @@
 
 #include "launch/config/command_flags.hpp"
 #include "launch/model/model_file.hpp"
+#include "launch/process/displayable.hpp"
 #include "launch/process/formatted.hpp"
 #include "launch/process/terminal.hpp"
 #include "tensor_io/base/error.hpp"
@@ -48,6 +49,9 @@ std::string human_bytes(std::uint64_t bytes) {
   for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
   return formatted("%.*f %s", unit == 0 ? 0 : 1, value, kUnits[unit]);
 }
+
+// What a file says, for a terminal.
+std::string shown(const std::string& text) { return displayable(text, text.size()); }
 
 std::string written_at(const std::string& path) {
   struct stat status {};
@@ -111,7 +115,7 @@ void print_tensor(const std::string& name, at::ScalarType dtype, const std::vect
                   const std::string& where) {
   std::printf("  %-48s %-5s %-22s %s\n", printable(name).c_str(),
               std::string(safetensors_dtype(dtype).value_or("?")).c_str(), c10::str(at::IntArrayRef(shape)).c_str(),
-              where.c_str());
+              shown(where).c_str());
 }
 
 void print_count(std::size_t tensors, std::int64_t numel, std::uint64_t bytes) {
@@ -124,10 +128,12 @@ int inspect_checkpoint(const std::string& path) {
   std::printf("%s: step %lld, epoch %lld, step %lld of it, %lld ranks\n", path.c_str(),
               static_cast<long long>(manifest.step), static_cast<long long>(manifest.epoch),
               static_cast<long long>(manifest.step_in_epoch), static_cast<long long>(manifest.ranks));
-  for (const auto& [name, value] : manifest.metadata) std::printf("  %s: %s\n", name.c_str(), value.c_str());
+  for (const auto& [name, value] : manifest.metadata)
+    std::printf("  %s: %s\n", shown(name).c_str(), shown(value).c_str());
   std::printf("files:\n");
   for (const auto& [name, digest] : manifest.files) {
-    std::printf("  %-32s %10s  xxh3 %s\n", name.c_str(), human_bytes(digest.bytes).c_str(), digest.xxh3.c_str());
+    std::printf("  %-32s %10s  xxh3 %s\n", shown(name).c_str(), human_bytes(digest.bytes).c_str(),
+                shown(digest.xxh3).c_str());
   }
   std::printf("tensors:\n");
   std::int64_t total = 0;
@@ -146,7 +152,7 @@ int inspect_checkpoint(const std::string& path) {
 NamedTensors read_and_tell(const std::string& path, bool everything) {
   std::vector<std::string> notes;
   auto tensors = read_model(path, everything, &notes);
-  for (const auto& note : notes) std::fprintf(stderr, "troupe: %s\n", note.c_str());
+  for (const auto& note : notes) std::fprintf(stderr, "troupe: %s\n", shown(note).c_str());
   return tensors;
 }
 

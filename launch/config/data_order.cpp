@@ -16,7 +16,7 @@ std::vector<std::string> changes_of(const std::vector<std::string>& names, std::
   for (const auto& name : names) {
     const auto was = before.find(name), is = now.find(name);
     if (was == before.end() || is == now.end() || *was == *is) continue;
-    changes.push_back(name + " was " + was->dump().substr(0, 80) + ", is " + is->dump());
+    changes.push_back(name + " was " + was->dump(-1, ' ', true).substr(0, 80) + ", is " + is->dump());
   }
   return changes;
 }

@@ -13,6 +13,7 @@
 #include "actors/strategy/snapshots.hpp"
 #include "launch/loop/rank_system.hpp"
 #include "launch/model/model_file.hpp"
+#include "launch/process/displayable.hpp"
 #include "tensor_io/files/xxh3.hpp"
 
 namespace troupe {
@@ -145,7 +146,7 @@ OwnState::Saved OwnState::read(const StateReader& saved, const std::string& name
     if (states_.contains(name)) {
       mine.names.insert(name);
     } else {
-      note("the checkpoint's state '" + name + "' is ignored: the program has none of this name");
+      note("the checkpoint's state '" + displayable(name) + "' is ignored: the program has none of this name");
     }
   }
   for (const auto& [name, access] : states_) {

@@ -234,3 +234,14 @@ TEST_CASE(
     CHECK_THROWS_WITH(load_plain_archive(scratch / "cut.pt"), Contains("cut.pt"));
   }
 }
+
+TEST_CASE("[C03] [T06] troupe checkpoint inspect shows no terminal escape of a checkpoint's names and values") {
+  const ScratchDirectory scratch;
+  auto state = small_state(10);
+  state.metadata["ti\x1b]0;owned\x07tle"] = "\x1b[2Jgone";
+  WholeStateWriter(scratch / "checkpoints", 5).save(state, false);
+  const auto shown = checkpoint({"inspect", scratch / "checkpoints"});
+  CHECK(shown.code == 0);
+  CHECK_THAT(shown.output, Contains("ti\\x1b]0;owned\\x07tle: \\x1b[2Jgone") && Contains("strategy: ddp"));
+  CHECK(shown.output.find_first_of("\x1b\x07") == std::string::npos);
+}
