@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <utility>
 
 #include "launch/config/command_flags.hpp"
 #include "launch/jobs/job_log.hpp"
@@ -47,7 +49,9 @@ constexpr const char* kAttachHelp =
     "  RUN          the folder of the run (default: runs/latest)\n"
     "  --lines N    earlier lines to show first (default 20)\n"
     "\n"
-    "exit code: that of the job; 0 after Ctrl-\\; 69 if no job of yours has this folder\n"
+    "exit code: that of the job; 0 after Ctrl-\\; 69 if no job of yours has this folder, or its launcher was killed; "
+    "65 "
+    "if its launch.log is not a file of yours\n"
     "example: troupe attach runs/latest\n";
 
 std::string since_text(std::chrono::system_clock::time_point since) {
@@ -63,6 +67,36 @@ std::string shown(const std::string& folder) {
   std::error_code failure;
   const auto here = fs::current_path(failure).string() + "/";
   return displayable(folder.starts_with(here) ? folder.substr(here.size()) : folder, 200);
+}
+
+// A launcher that was not detached: the log beside it is an earlier one's.
+bool has_terminal(pid_t process, const std::string& log) {
+  std::error_code gone;  // a moment ago: its log has the end
+  return fs::read_symlink("/proc/" + std::to_string(process) + "/fd/1", gone) != log && !gone;
+}
+
+// Of the last job in a folder in which none of this user lives. Its log may be an earlier job's, which another one's
+// lock is newer than. Returns the exit code.
+int show_end(const std::string& folder, const std::string& name, JobLog& log) {
+  struct stat written {
+  }, locked{};
+  const bool has_lock = ::lstat((folder + "/lock").c_str(), &locked) == 0;
+  const bool is_last = !has_lock || ::lstat(job_log_of(folder).c_str(), &written) != 0 ||
+                       std::pair(written.st_mtim.tv_sec, written.st_mtim.tv_nsec) >=
+                           std::pair(locked.st_mtim.tv_sec, locked.st_mtim.tv_nsec);
+  const auto noted = has_lock && locked.st_uid == ::geteuid() ? noted_exit(folder) : std::nullopt;
+  if (is_last) log.show_foreign();
+  if (const auto code = is_last && !noted ? log.exit_code() : noted) {
+    if (!is_last)
+      std::printf("troupe: the last job of %s printed to its terminal, and ended with exit code %d\n", name.c_str(),
+                  *code);
+    return *code;
+  }
+  throw Error(
+      ErrorCode::unavailable, name,
+      "no job of yours on this host has this folder, and the last one has noted no exit code: it was killed, or "
+      "runs on another host",
+      "see troupe ps there, or start again with --resume auto");
 }
 
 // Ranks and steps: as the run's records have them now, or as it was started.
@@ -122,19 +156,17 @@ int attach_command(const std::vector<std::string>& words) {
   if (runs.size() > 1) throw Error(ErrorCode::usage, "troupe attach", "it takes one RUN", "see troupe attach --help");
   const std::string run = runs.empty() ? std::string(kRunsFolder) + "/latest" : runs[0];
   const auto name = displayable(run, 200);
-  std::error_code failure;
+  std::error_code failure, none;
   const auto folder = fs::canonical(run, failure).string();
   const auto job = living_job_in(run);
   const auto path = job_log_of(folder);
-  auto log = JobLog::last_lines(path, lines);
-  if (!failure && !job && fs::exists(path, failure)) {
-    log.show_new();
-    if (const auto code = log.exit_code()) return *code;
-  }
-  if (failure || !job)
+  const bool has_log = fs::exists(fs::symlink_status(path, none));
+  if (failure || (!job && !has_log))
     throw Error(ErrorCode::unavailable, name, "no job of yours on this host has this folder",
                 "see troupe ps for your jobs, or troupe report " + name + " for a run that is over");
-  if (!job->launched || !fs::exists(path, failure))
+  auto log = JobLog::last_lines(path, lines);
+  if (!job) return show_end(folder, name, log);
+  if (!job->launched || !has_log || has_terminal(job->process, path))
     throw Error(ErrorCode::usage, name, "its job prints to the terminal that it was started in",
                 "follow it with troupe top " + name);
 

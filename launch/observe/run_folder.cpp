@@ -73,17 +73,6 @@ void read_facts(const std::string& folder, RunHistory& run) {
   }
 }
 
-// Written by RunLock::note_exit.
-std::string exit_code_in(const std::string& folder) {
-  std::error_code failure;
-  if (!fs::is_regular_file(folder + "/lock", failure)) return {};
-  std::ifstream file(folder + "/lock");
-  char line[512] = "";
-  file.getline(line, sizeof line).getline(line, sizeof line);
-  unsigned code = 0;
-  return std::sscanf(line, "exit code %3u", &code) == 1 ? std::to_string(code) : std::string();
-}
-
 }  // namespace
 
 void RunLines::add(const std::string& line) {
@@ -111,7 +100,7 @@ RunHistory read_run(const std::string& folder) {
   run.folder = folder;
   read_lines(folder + "/metrics.jsonl", run);
   read_facts(folder, run);
-  run.facts.exit_code = exit_code_in(folder);
+  if (const auto code = noted_exit(folder)) run.facts.exit_code = std::to_string(*code);
   return run;
 }
 

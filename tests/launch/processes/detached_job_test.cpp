@@ -1,7 +1,10 @@
 // Jobs without a terminal: launch --detach, ps, attach.
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -156,3 +159,67 @@ TEST_CASE("[K06] [L04] a job's log is shown from its last lines on, and ends wit
   log.show_new();
   CHECK_FALSE(log.exit_code());
 }
+
+TEST_CASE("[K06] [L04] attach takes no link, pipe or escape for a job's output") {
+  testing::ScratchDirectory folder;
+  const std::string log = job_log_of(folder.path());
+  REQUIRE(::mkfifo(log.c_str(), 0600) == 0);
+  const auto pipe = attach(folder.path());
+  INFO(pipe.output);
+  CHECK(pipe.code == 65);
+  std::filesystem::remove(log);
+  testing::write_text(folder / "other", "secret\n" + end_line(0) + "\n");
+  std::filesystem::create_symlink(folder / "other", log);
+  const auto link = attach(folder.path());
+  INFO(link.output);
+  CHECK(link.code == 65);
+  CHECK_THAT(link.output, !Catch::Contains("secret"));
+  std::filesystem::remove(log);
+  testing::write_text(log, "\x1b]0;owned\x07\n" + end_line(3) + "\n");
+  const auto copied = attach(folder.path());
+  CHECK(copied.code == 3);
+  CHECK_THAT(copied.output, Catch::Contains("\\x1b]0;owned\\x07"));
+  CHECK(copied.output.find('\x1b') == std::string::npos);
+  if (::geteuid() != 0) {
+    WARN("SKIPPED: only root can be another user");
+    return;
+  }
+  REQUIRE(::chown(log.c_str(), 12345, 12345) == 0);
+  const auto foreign = attach(folder.path());
+  CHECK(foreign.code == 65);
+  CHECK_THAT(foreign.output, Catch::Contains("belongs to another user") && !Catch::Contains("owned"));
+}
+
+TEST_CASE("[K06] [R01] attach speaks of the last job in a folder, not of an earlier detached one") {
+  auto folder = std::make_shared<testing::ScratchDirectory>();
+  const auto run = std::filesystem::path(*folder / "run");
+  Launch first(1, {"--epochs", "2", "--pause_ms", "5"}, {"--detach"}, {}, folder);
+  REQUIRE(first.finish().code == 0);
+  const auto before = attach(run);
+  REQUIRE(before.code == 0);
+  REQUIRE_THAT(before.output, Catch::Contains("ended with exit code 0"));
+
+  auto going_on = kLong;
+  going_on.insert(going_on.end(), {"--resume", "latest"});
+  {
+    Launch second(1, going_on, {}, {}, folder);
+    REQUIRE(second.wait_for("step 5"));
+    const auto meanwhile = attach(run);
+    CHECK(meanwhile.code == 2);
+    CHECK_THAT(meanwhile.output, Catch::Contains("prints to the terminal that it was started in"));
+    second.signal(SIGINT);
+    REQUIRE(second.finish().code == 130);
+  }
+  const auto stopped = attach(run);
+  CHECK(stopped.code == 130);
+  CHECK_THAT(stopped.output, Catch::Contains("printed to its terminal, and ended with exit code 130") &&
+                                 !Catch::Contains("ended with exit code 0"));
+  Launch third(1, going_on, {}, {}, folder);
+  REQUIRE(third.wait_for("resume from"));
+  third.signal(SIGKILL);
+  CHECK(third.finish().code == 128 + SIGKILL);
+  const auto killed = attach(run);
+  CHECK(killed.code == 69);
+  CHECK_THAT(killed.output, Catch::Contains("noted no exit code") && !Catch::Contains("ended with exit code 0"));
+}
+
