@@ -57,11 +57,12 @@ void replace(int fd, int by) {
 // The rest of the launcher's lines go to the log. Returns its size so far.
 off_t leave_terminal(const std::string& folder) {
   const auto path = job_log_of(folder);
-  const int log = open_plain(path, O_WRONLY | O_CREAT | O_APPEND);
+  const int log = open_plain(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
   if (log < 0) throw Error(ErrorCode::io, path, io_cause(errno), "choose another --run-dir");
-  ::fchmod(log, 0600);  // as a terminal, it is its user's alone: the page's token is in it
   struct stat facts {};
   ::fstat(log, &facts);
+  // As a terminal, it is its user's alone: the page's token is in it. An older one may be open to others.
+  if ((facts.st_mode & 0777) != 0600) ::fchmod(log, 0600);
   std::fflush(nullptr);
   replace(1, log);
   replace(2, log);

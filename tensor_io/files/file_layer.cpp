@@ -93,8 +93,8 @@ std::string io_cause(int errno_value) {
                               : std::system_category().message(errno_value);
 }
 
-int open_plain(const std::string& path, int flags) {
-  const int fd = ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, 0666);
+int open_plain(const std::string& path, int flags, unsigned mode) {
+  const int fd = ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, mode);
   if (fd >= 0) [[maybe_unused]]
     const int done = ::fcntl(fd, F_SETFL, flags & O_APPEND);
   return fd;

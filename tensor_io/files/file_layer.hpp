@@ -77,8 +77,9 @@ void replace_file(const std::string& path, FileLayer& files, const std::function
 void replace_text(const std::string& path, std::string_view text);
 
 /// A file in a folder that others may write to: a symbolic link there is not followed (ELOOP), and opening a pipe
-/// without a reader fails. `flags` as open's. -1: the reason is in errno, in words from io_cause.
-int open_plain(const std::string& path, int flags);
+/// without a reader fails. `flags` as open's, `mode` of a new file too. -1: the reason is in errno, in words from
+/// io_cause.
+int open_plain(const std::string& path, int flags, unsigned mode = 0666);
 std::string io_cause(int errno_value);
 /// Throws Error(io) if the folder's name is a symbolic link of another user but root. This user's own are followed.
 void refuse_foreign_link(const std::string& folder);

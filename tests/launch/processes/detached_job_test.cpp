@@ -190,6 +190,30 @@ TEST_CASE("[K06] [L04] attach takes no link, pipe or escape for a job's output")
   CHECK_THAT(foreign.output, Catch::Contains("belongs to another user") && !Catch::Contains("owned"));
 }
 
+TEST_CASE("[K06] a detached job's log is never open to others, not even for a moment") {
+  auto folder = std::make_shared<testing::ScratchDirectory>();
+  std::filesystem::create_directory(*folder / "run");
+  const int events = ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+  REQUIRE(events >= 0);
+  REQUIRE(::inotify_add_watch(events, (*folder / "run").c_str(), IN_CREATE | IN_ATTRIB) >= 0);
+  Launch launch(1, {"--epochs", "1"}, {"--detach"}, {}, folder);
+  CHECK(launch.finish().code == 0);
+  bool created = false, changed = false;  // its mode, afterwards
+  alignas(inotify_event) std::array<char, 1 << 16> block{};
+  const auto n = ::read(events, block.data(), block.size());
+  ::close(events);
+  for (auto at = block.data(); at < block.data() + n;) {
+    const auto* event = reinterpret_cast<const inotify_event*>(at);
+    const bool is_log = event->len > 0 && std::string(event->name) == "launch.log";
+    created = created || (is_log && (event->mask & IN_CREATE) != 0);
+    changed = changed || (is_log && (event->mask & IN_ATTRIB) != 0);
+    at += sizeof(inotify_event) + event->len;
+  }
+  CHECK(created);
+  CHECK_FALSE(changed);
+  (void)attach(*folder / "run");
+}
+
 TEST_CASE("[K06] [R01] attach speaks of the last job in a folder, not of an earlier detached one") {
   auto folder = std::make_shared<testing::ScratchDirectory>();
   const auto run = std::filesystem::path(*folder / "run");
