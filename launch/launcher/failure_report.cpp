@@ -1,10 +1,10 @@
 #include "launch/launcher/failure_report.hpp"
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string_view>
 
+#include "launch/config/command_flags.hpp"
 #include "launch/hosts/ssh_command.hpp"
 
 namespace troupe {
@@ -14,6 +14,11 @@ namespace {
 std::string typed(const std::string& word) {
   constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./=:,+-@%";
   return !word.empty() && word.find_first_not_of(kPlain) == std::string::npos ? word : quote_for_shell(word);
+}
+
+// What --resume is to say after a save: another value than these may name an earlier step.
+std::string newest_of(const std::string& run, const std::string& given) {
+  return given == "auto" || given == "latest" ? given : run;
 }
 
 }  // namespace
@@ -27,11 +32,25 @@ std::string describe_failure(const FailedProcess& failed, bool remote) {
   return text + "troupe: next: " + (remote ? "ssh " + failed.host + " " + look : look) + "\n";
 }
 
-std::string resume_command(const std::vector<std::string>& words) {
+std::string resume_command(const std::vector<std::string>& words, const std::string& run) {
   std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : " ") + typed(word);
-  const bool resumes = std::find(words.begin(), words.end(), "--resume") != words.end();
-  return text + (resumes ? "" : " --resume auto");
+  bool resumes = false;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    auto word = words[i];
+    const auto flag = flag_in(word);
+    const auto equals = word.find('=');
+    if (flag == "--resume" || (flag.starts_with("--") && flag.ends_with(".resume"))) {  // also --checkpoint.resume
+      resumes = true;
+      if (equals != std::string::npos) {
+        word = word.substr(0, equals + 1) + newest_of(run, word.substr(equals + 1));
+      } else {
+        text += typed(word) + " ";
+        word = newest_of(run, ++i < words.size() ? words[i] : std::string());
+      }
+    }
+    text += typed(word) + " ";
+  }
+  return resumes ? text.substr(0, text.size() - 1) : text + "--resume " + typed(run);
 }
 
 std::vector<std::string> own_command() {

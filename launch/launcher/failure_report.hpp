@@ -17,8 +17,9 @@ struct FailedProcess {
 /// host.
 std::string describe_failure(const FailedProcess& failed, bool remote);
 
-/// The same command, with the flag to go on from the last checkpoint.
-std::string resume_command(const std::vector<std::string>& words);
+/// The same command, with the flag to go on from the last checkpoint. `run`: what --resume is to say, unless it says
+/// `auto` or `latest` already: `auto`, or the run's folder.
+std::string resume_command(const std::vector<std::string>& words, const std::string& run);
 
 /// This process's command line, from the kernel.
 std::vector<std::string> own_command();

@@ -205,10 +205,13 @@ void require_free(const std::string& checkpoint_dir, const std::vector<std::stri
   }
 }
 
-// The state is on disk, and the same command goes on from it.
-int ended(int code) {
-  if (code == exit_code(ErrorCode::parked))
-    std::fprintf(stderr, "troupe: next: %s\n", resume_command(own_command()).c_str());
+// The state is on disk, and the same command goes on from it. A setting that named another run or step must not win,
+// nor a newer run; all nodes must type the same.
+int ended(int code, const LauncherOptions& options, const std::string& folder) {
+  if (code != exit_code(ErrorCode::parked)) return code;
+  const auto resume = run_settings(options).resume;
+  const bool named = !resume.empty() && resume != "auto" && resume != "latest" && options.nnodes <= 1;
+  std::fprintf(stderr, "troupe: next: %s\n", resume_command(own_command(), named ? folder : "auto").c_str());
   return code;
 }
 
@@ -239,7 +242,7 @@ int launch(const LauncherOptions& given) {
   });
   lock.note_exit(code);
   if (code == exit_code(ErrorCode::usage)) lock.remove_unused();
-  return ended(code);
+  return ended(code, options, run.folder);
 }
 
 int run_node(RankProcessOptions ranks) {

@@ -15,7 +15,18 @@ TEST_CASE("[T06] a failure is told with rank, host, how, log and the next comman
 }
 
 TEST_CASE("[T06] a job that was saved and ended says how it goes on") {
-  CHECK(resume_command({"troupe", "launch", "./train", "--name", "it's"}) ==
+  CHECK(resume_command({"troupe", "launch", "./train", "--name", "it's"}, "auto") ==
         "troupe launch ./train --name 'it'\\''s' --resume auto");
-  CHECK(resume_command({"./train", "--resume", "latest"}) == "./train --resume latest");
+  CHECK(resume_command({"./train", "--resume", "latest"}, "auto") == "./train --resume latest");
+}
+
+TEST_CASE("[T06] [R01] a job that was saved goes on from there, not from the step or path with which it began") {
+  CHECK(resume_command({"./train", "--resume", "runs/A@200", "--lr", "1"}, "runs/A") ==
+        "./train --resume runs/A --lr 1");
+  CHECK(resume_command({"./train", "--resume=runs/A@200"}, "runs/A") == "./train --resume=runs/A");
+  CHECK(resume_command({"./train", "--checkpoint.resume", "/ck/step-00000200"}, "auto") ==
+        "./train --checkpoint.resume auto");
+  CHECK(resume_command({"./train", "--resume=auto", "--note", "a --resume b"}, "runs/A") ==
+        "./train --resume=auto --note 'a --resume b'");
+  CHECK(resume_command({"./train"}, "runs/A") == "./train --resume runs/A");  // TROUPE_RESUME or a file named a step
 }
