@@ -31,6 +31,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kBegin = 120s;
+constexpr auto kNoRecovery = 5s;  // the program may be none of Troupe's, which says that it begins
 
 // The launcher says two things to the command: the log's size with the run's folder, and that the job has begun.
 void say(int to, std::string words) {
@@ -137,17 +138,17 @@ int launch_detached(const LauncherOptions& options) {
   std::string folder;
   if (!(words >> log_begin) || words.get() != ' ' || !std::getline(words, folder, '\0')) return fails();
   JobLog log(job_log_of(folder), log_begin);
-  const auto deadline = std::chrono::steady_clock::now() + kBegin;
+  const auto deadline = std::chrono::steady_clock::now() + (options.recovery.enabled ? kBegin : kNoRecovery);
   pollfd more{ends[0], POLLIN, 0};
   while (::poll(&more, 1, 50) <= 0 && std::chrono::steady_clock::now() < deadline) log.show_new();
-  const bool gone = more.revents != 0 && hear(ends[0]).empty();
+  const bool answered = more.revents != 0, gone = answered && hear(ends[0]).empty();
   const auto code = gone ? std::optional(fails()) : std::nullopt;
   log.show_new();
   if (code) return *code;
   const auto run = displayable(folder, 200);
   std::printf(
-      "troupe: process %d goes on without this terminal; `troupe attach %s` shows what it prints, and stops it\n",
-      static_cast<int>(launcher), run.c_str());
+      "troupe: process %d goes on without this terminal%s; `troupe attach %s` shows what it prints, and stops it\n",
+      static_cast<int>(launcher), answered ? "" : ", but its ranks have not reported yet that they begin", run.c_str());
   return 0;
 }
 

@@ -247,3 +247,16 @@ TEST_CASE("[K06] [R01] attach speaks of the last job in a folder, not of an earl
   CHECK_THAT(killed.output, Catch::Contains("noted no exit code") && !Catch::Contains("ended with exit code 0"));
 }
 
+TEST_CASE("[K06] a program that is none of Troupe's is detached at once, and it is said that no rank has begun") {
+  const testing::ScratchDirectory folder;
+  const auto begin = testing::Clock::now();
+  const auto done = RunningProcess({TROUPE_PROGRAM, "launch", "--detach", "--no-recovery", "--run-dir", folder / "run",
+                                    "/bin/sleep", "1000"})
+                        .finish();
+  INFO(done.output);
+  CHECK(done.code == 0);
+  CHECK(testing::Clock::now() - begin < std::chrono::seconds(60));
+  CHECK_THAT(done.output, Catch::Contains(", but its ranks have not reported yet that they begin; `troupe attach "));
+  ::kill(testing::pid_said_by(done.output, "troupe: process "), SIGTERM);
+  CHECK(attach(folder / "run").code == 128 + SIGTERM);
+}
