@@ -49,9 +49,8 @@ constexpr const char* kAttachHelp =
     "  RUN          the folder of the run (default: runs/latest)\n"
     "  --lines N    earlier lines to show first (default 20)\n"
     "\n"
-    "exit code: that of the job; 0 after Ctrl-\\; 69 if no job of yours has this folder, or its launcher was killed; "
-    "65 "
-    "if its launch.log is not a file of yours\n"
+    "exit code: that of the job; 0 after Ctrl-\\; 69 if no job of yours has this folder; 65 if its launch.log is not "
+    "yours\n"
     "example: troupe attach runs/latest\n";
 
 std::string since_text(std::chrono::system_clock::time_point since) {
