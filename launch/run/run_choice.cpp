@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launch/process/displayable.hpp"
+#include "launch/run/checkpoint_owner.hpp"
 #include "launch/run/run_file.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
@@ -88,13 +89,18 @@ class Chooser {
     if (!a_folder_is_given()) return newest(may_begin, false);
     const auto folder = checkpoint_folder(settings_.checkpoint_dir, given(settings_.run_dir) ? settings_.run_dir : "");
     if (may_begin && !has_checkpoints(folder)) return new_run();
-    return of_checkpoints(folder, folder, "latest");
+    return of_checkpoints(folder, "latest");
   }
 
  private:
   static bool given(const std::string& folder) { return folder != kNewRunFolder; }
   bool a_folder_is_given() const {
     return (given(settings_.run_dir) && !settings_.run_dir.empty()) || given(settings_.checkpoint_dir);
+  }
+
+  // Of the run whose folder the settings name.
+  std::optional<std::string> id_given() const {
+    return given(settings_.run_dir) && !settings_.run_dir.empty() ? run_id_in(settings_.run_dir) : std::nullopt;
   }
 
   RunChoice with_folder(std::string id, std::string resume, const std::string& folder) const {
@@ -119,17 +125,15 @@ class Chooser {
   }
 
   // A checkpoint, or a folder of them: says itself which run it is of.
-  RunChoice of_checkpoints(const std::string& path, const std::string& folder, const std::string& resume) const {
-    auto manifest = read_json_file(fs::path(path) / "manifest.json");
-    if (manifest.is_null() && has_checkpoints(folder))
-      manifest = read_json_file(fs::path(list_checkpoints(folder).back().path) / "manifest.json");
-    const auto metadata = manifest.is_object() ? manifest.value("metadata", nlohmann::json()) : nlohmann::json();
-    auto id = text_of(metadata, "run");
-    if (id.empty()) id = text_of(metadata, "job");  // of an older version
-    if (id.empty()) id = fresh_.id;
+  RunChoice of_checkpoints(const std::string& path, const std::string& resume) const {
+    const auto metadata = checkpoint_facts(path);
+    // The run's own folder says it for all checkpoints in it, and for those that do not name their run.
+    const bool is_own = is_in(path, checkpoint_folder(kNewRunFolder, settings_.run_dir));
+    const bool names_run = !text_of(metadata, "run").empty();
+    const auto id =
+        is_own || !names_run ? id_given().value_or(run_id_of(metadata).value_or(fresh_.id)) : text_of(metadata, "run");
     const auto its_folder = text_of(metadata, "run_dir");
-    const bool goes_on_there =
-        !given(settings_.run_dir) && !its_folder.empty() && run_id_in(its_folder).value_or("") == id;
+    const bool goes_on_there = !given(settings_.run_dir) && !its_folder.empty() && run_id_in(its_folder) == id;
     return with_folder(id, resume, goes_on_there ? its_folder : settings_.run_dir);
   }
 
@@ -160,10 +164,10 @@ class Chooser {
     for (const auto& path : {text, beside + "/" + text}) {
       if (fs::is_regular_file(path, failure)) {  // `best` and `latest` name a checkpoint
         const auto meant = path_meant(path);
-        if (meant != path) return of_checkpoints(meant, meant, meant);
+        if (meant != path) return of_checkpoints(meant, meant);
       }
       if (fs::exists(fs::path(path) / "manifest.json", failure) || has_checkpoints(path))
-        return of_checkpoints(path, path, text);
+        return of_checkpoints(path, text);
     }
     const auto [name, step] = split_step(text);
     for (const auto& folder : {name, std::string(kRunsFolder) + "/" + name}) {
@@ -179,7 +183,8 @@ class Chooser {
       return of_run(*run, step);
     }
     if (text == kBestName && !a_folder_is_given()) return newest(false, true);
-    return with_folder(fresh_.id, text, settings_.run_dir);  // choose_checkpoint says what it is, or that it is nothing
+    // choose_checkpoint says what it is, or that it is nothing.
+    return with_folder(id_given().value_or(fresh_.id), text, settings_.run_dir);
   }
 
   std::string start_one() const {

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/checkpoint/manifest.hpp"
 #include "tensor_io/files/bounded_file.hpp"
 
 namespace troupe {
@@ -44,7 +45,7 @@ std::optional<int> noted_exit(const std::string& folder) try {
 }
 
 nlohmann::json read_json_file(const std::filesystem::path& path) {
-  const auto text = read_small(path, 16 << 20);
+  const auto text = read_small(path, Manifest::kMaxBytes);
   return text.empty() ? nlohmann::json() : nlohmann::json::parse(text, nullptr, false);
 }
 

@@ -14,7 +14,7 @@ nlohmann::json run_facts(const std::string& folder);
 /// The exit code that RunLock::note_exit has left in a run folder's `lock`; nothing: that job has not ended, was
 /// killed, or `lock` is no such file.
 std::optional<int> noted_exit(const std::string& folder);
-/// Of another file of at most 16 MiB, or the target of a link.
+/// Of a checkpoint's manifest, or the target of a link: of at most Manifest::kMaxBytes.
 nlohmann::json read_json_file(const std::filesystem::path& path);
 /// A member that is text, else empty; `object` may be any value.
 std::string text_of(const nlohmann::json& object, const char* key);

@@ -205,6 +205,32 @@ TEST_CASE("[R01] a run is named by its folder or its name, with a step or withou
   }
 }
 
+TEST_CASE("[R01] a run whose newest manifest is damaged, or has 20 MiB, is still itself") {
+  const Runs runs;
+  Runs::run("a", "A", "2026-02-01", {"step-00000018", "step-00000036"});
+  SECTION("damaged") { testing::write_text("runs/a/checkpoints/step-00000036/manifest.json", "{\"metadata\": "); }
+  SECTION("large") {
+    const nlohmann::json manifest{{"metadata", {{"run", "A"}, {"run_dir", "runs/a"}}},
+                                  {"tensors", std::string(20 << 20, 'x')}};
+    testing::write_text("runs/a/checkpoints/step-00000036/manifest.json", manifest.dump());
+    fs::remove_all("runs/a/checkpoints/step-00000018");
+  }
+  for (const auto& settings :
+       {RunSettings{"runs/a", kNewRunFolder, "latest"}, RunSettings{kNewRunFolder, "runs/a/checkpoints", "latest"},
+        RunSettings{kNewRunFolder, kNewRunFolder, "runs/a/checkpoints"}}) {
+    const auto choice = choose(settings);
+    CHECK(choice.id == "A");
+    CHECK(choice.folder == "runs/a");
+  }
+}
+
+TEST_CASE("[R01] a folder says whose checkpoints it has if none of their manifests can be read") {
+  const Runs runs;
+  Runs::run("a", "A", "2026-02-01", {"step-00000018"});
+  testing::write_text("runs/a/checkpoints/step-00000018/manifest.json", "");
+  CHECK(choose({"runs/a", kNewRunFolder, "latest"}).id == "A");
+}
+
 TEST_CASE("[U05] validate_only reads a run's checkpoint as a run apart, in a folder that is new") {
   const Runs runs;
   Runs::run("a", "A", "2026-02-01", {"step-00000018", "step-00000036"});
