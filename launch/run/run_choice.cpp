@@ -10,6 +10,7 @@
 
 #include "launch/process/displayable.hpp"
 #include "launch/run/checkpoint_owner.hpp"
+#include "launch/run/other_runs.hpp"
 #include "launch/run/run_file.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
@@ -238,6 +239,7 @@ std::optional<std::string> run_id_in(const std::string& folder) {
 
 RunChoice choose_run(const RunSettings& settings, const RunIdentity& fresh, const std::string& program) {
   auto choice = Chooser(settings, fresh, program).choose();
+  if (!settings.validate_only) refuse_other_runs(choice, settings.resume, fresh.id);
   return settings.validate_only ? apart(settings, fresh, program, std::move(choice)) : choice;
 }
 

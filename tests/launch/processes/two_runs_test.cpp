@@ -134,6 +134,46 @@ TEST_CASE("[R02] a run that does not resume leaves another run's checkpoints as 
   }
 }
 
+TEST_CASE("[R02] a run that resumes leaves another run's checkpoints and records as they are", "[share]") {
+  const ScratchDirectory folder;
+  for (const auto* run : {"a", "b"})
+    REQUIRE(run_in(folder, kAlone + Words{"--run_dir", run, "--save_every", "4", "--keep_last", "9"}).code == 0);
+  const auto files = files_of(folder / "b");
+  const Words more{"--epochs", "2", "--save_every", "4", "--keep_last", "1"};
+  const std::vector<std::pair<Words, std::string>> pairs{
+      {{"--resume", "a/checkpoints", "--checkpoint_dir", "b/checkpoints"},
+       "b/checkpoints holds checkpoints of another run than a"},
+      {{"--resume", "a", "--checkpoint_dir", "b/checkpoints"}, "b/checkpoints holds checkpoints of another run than a"},
+      {{"--run_dir", "b", "--resume", "a/checkpoints"}, "b is the folder of another run than a"},
+      {{"--run_dir", "b", "--resume", "a"}, "b is the folder of another run than a"},
+      {{"--run_dir", "b", "--checkpoint_dir", "a/checkpoints", "--resume", "latest"},
+       "b is the folder of another run than a"}};
+  for (const auto& [words, refusal] : pairs) {
+    for (const auto& start : {kAlone, kSimulated, launched({"--nproc", "2"})}) {
+      CAPTURE(start, words);
+      const auto done = run_in(folder, start + words + more);
+      INFO(done.output);
+      CHECK(done.code == 2);
+      CHECK_THAT(done.output, Catch::Contains(refusal) && !Catch::Contains("model: "));
+      CHECK(testing::count_of(done.output, ", which resume names") == 1);
+      CHECK(files_of(folder / "b") == files);
+    }
+  }
+  // The launcher cannot read ahead what a script gives the program.
+  testing::write_text(folder / "start.sh", "exec \"$@\" --resume a/checkpoints --checkpoint_dir b/checkpoints\n");
+  const auto hidden =
+      run_in(folder, Words{TROUPE_PROGRAM, "launch", "--nproc", "2", "/bin/sh", "start.sh"} + kProbe + more);
+  INFO(hidden.output);
+  CHECK(hidden.code == 2);
+  CHECK_THAT(hidden.output, Catch::Contains("b/checkpoints holds checkpoints of another run than a"));
+  CHECK(files_of(folder / "b") == files);
+  const auto forked = run_in(
+      folder, launched({"--nproc", "2"}) + Words{"--resume", "a@8", "--run_dir", "c", "--max_steps", "12"} + more);
+  INFO(forked.output);
+  CHECK(forked.code == 0);
+  CHECK(fs::exists(folder / "c/checkpoints/step-00000012"));
+}
+
 TEST_CASE("[R02] a second job with the checkpoint folder of one that trains is refused before it builds a model",
           "[share]") {
   testing::Launch first(2, {"--epochs", "500", "--pause_ms", "20", "--log_interval", "1"});

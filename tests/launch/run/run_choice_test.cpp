@@ -205,6 +205,61 @@ TEST_CASE("[R01] a run is named by its folder or its name, with a step or withou
   }
 }
 
+TEST_CASE("[R02] a resumed run is refused another run's folder and checkpoints, and names both") {
+  const Runs runs;
+  Runs::run("a", "A", "2026-02-01", {"step-00000018", "step-00000036"});
+  Runs::run("b", "B", "2026-03-01", {"step-00000018", "step-00000054"});
+  Runs::checkpoint("old/step-00000018", "", "");
+  const auto refusal = [](const std::string& run_dir, const std::string& checkpoint_dir, const std::string& resume) {
+    try {
+      choose({run_dir, checkpoint_dir, resume});
+      return std::string();
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::usage);
+      return std::string(error.what());
+    }
+  };
+  const std::string none = kNewRunFolder;
+  for (const auto* from : {"runs/a", "a", "a@18", "runs/a/checkpoints", "runs/a/checkpoints/step-00000018"}) {
+    CAPTURE(from);
+    const auto than = std::string(" of another run than ") + from + ", which resume names";
+    CHECK_THAT(refusal(none, "runs/b/checkpoints", from),
+               Catch::Contains("checkpoint_dir: runs/b/checkpoints holds checkpoints" + than +
+                               ", the newest of step 54; choose another --checkpoint_dir"));
+    CHECK_THAT(refusal("runs/b", none, from), Catch::Contains("run_dir: runs/b is the folder" + than + "; leave"));
+    CHECK(choose({"new", none, from}).id == "A");
+    if (!std::string(from).starts_with("runs/a/")) continue;  // a run's name means its checkpoints in checkpoint_dir
+    CHECK(choose({none, "new", from}).id == "A");
+    CHECK_THAT(refusal("runs/b", "new", from), Catch::Contains("run_dir: runs/b is the folder" + than));
+  }
+  CHECK_THAT(refusal("runs/b", "runs/a/checkpoints", "latest"),
+             Catch::Contains("run_dir: runs/b is the folder of another run than runs/a/checkpoints, which"));
+  CHECK_THAT(refusal("new", "runs/b/checkpoints", "old"), Catch::Contains("holds checkpoints of another run than"));
+  CHECK_THAT(refusal("runs/b", none, "old"),
+             Catch::Contains("runs/b/checkpoints holds checkpoints of another run than"));
+  CHECK_THAT(refusal(none, "old", "runs/a/checkpoints"), Catch::Contains("holds checkpoints of another run than"));
+
+  SECTION("its own go on: where they lie, renamed, moved, copied, and forked") {
+    CHECK(choose({"runs/a", none, "latest"}).id == "A");
+    CHECK(choose({"runs/a", "runs/a/checkpoints", "step-00000018"}).id == "A");
+    fs::rename("runs/a", "moved");
+    for (const auto* from : {"latest", "best", "moved", "moved@18", "moved/checkpoints"}) {
+      if (std::string(from) == "best") testing::write_text("moved/checkpoints/best", pointer_text(18));
+      CHECK(choose({"moved", none, from}).id == "A");
+    }
+    fs::copy("moved/checkpoints", "fork", fs::copy_options::recursive);
+    Runs::checkpoint("fork/step-00000040", "A", "moved");
+    CHECK(choose({none, "fork", "latest"}).id == "A");
+    CHECK(choose({"moved", "fork", "moved@18"}).id == "A");
+  }
+  SECTION("older checkpoints that name no run go on where they lie, beside those of their later lives") {
+    CHECK(choose({none, "old", "latest"}).id == "fresh");
+    Runs::checkpoint("old/step-00000036", "later", "");
+    CHECK(choose({none, "old", "old/step-00000018"}).id == "fresh");
+    CHECK(choose({"new", "empty", "old/step-00000018"}).id == "fresh");
+  }
+}
+
 TEST_CASE("[R01] a run whose newest manifest is damaged, or has 20 MiB, is still itself") {
   const Runs runs;
   Runs::run("a", "A", "2026-02-01", {"step-00000018", "step-00000036"});
