@@ -11,6 +11,7 @@
 #include "launch/process/rank_lines.hpp"
 #include "launch/process/still_saving.hpp"
 #include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/checkpoint/best_checkpoint.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/rank_state.hpp"
@@ -25,7 +26,7 @@ namespace {
 
 // A disk that takes longer hangs: then a stop waits no more.
 constexpr std::chrono::minutes kLongestSave{10};
-constexpr const char *kTasksDone = "tasks_done", *kEnough = "enough";
+constexpr const char *kTasksDone = "tasks_done", *kEnough = "enough", *kBestIsGone = "best_is_gone";
 
 nlohmann::json to_json(const Error& error) {
   return {{"code", static_cast<int>(error.code())},
@@ -126,7 +127,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
 
   for (const auto& path : choice.paths) {
     Position position;
-    std::function<void()> accept;
+    std::function<void(bool)> accept;
     std::string saved_config;
     OwnState::Saved own_state;
     std::vector<std::string> notes;
@@ -150,9 +151,14 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
                   whole_in(manifest.metadata, kTasksDone),
                   whole_in(manifest.metadata, kEnough) == manifest.step};
       const auto so_far = BestValidation::read(manifest.metadata);
-      accept = [&compute, so_far, counters, metadata = manifest.metadata, step = manifest.step]() mutable {
+      if (const auto& config = rank_.config(); rank_.is_main() && config.save_every >= 0 && !config.validate_only) {
+        const auto best = best_beside(config.checkpoint_dir, -1, manifest.metadata);
+        outcome[kBestIsGone] = best.is_known && !best.step;
+      }
+      accept = [&compute, so_far, counters, metadata = manifest.metadata,
+                step = manifest.step](bool best_is_gone) mutable {
         so_far.keep(compute);
-        so_far.keep_saved(compute);
+        (best_is_gone ? BestValidation() : so_far).keep_saved(compute);
         metadata["step"] = std::to_string(step);
         compute.strategy().saved_state().load_state(metadata);
         compute.resume_at(step);
@@ -169,9 +175,11 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
     }
     const auto outcomes = communicator.all_gather_bytes(words_of(outcome), "checkpoint");
     std::optional<Error> refusal;
+    bool best_is_gone = false;  // from the checkpoint folder, as rank 0 sees it
     for (std::size_t rank = 0; rank < outcomes.size() && !refusal; ++rank) {
       refusal =
-          read_bounded_json(outcomes[rank], "a rank's word on the checkpoint", {}, [rank](const nlohmann::json& word) {
+          read_bounded_json(outcomes[rank], "a rank's word on the checkpoint", {}, [&](const nlohmann::json& word) {
+            best_is_gone = best_is_gone || word.value(kBestIsGone, false);
             return word.contains("code") ? std::optional(from_json(word, static_cast<int>(rank))) : std::nullopt;
           });
     }
@@ -180,7 +188,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       continue;
     }
     compute.strategy().saved_state().publish_state();
-    accept();
+    accept(best_is_gone);
     parts_.own_state.accept(own_state);
     for (const auto& note : notes) log("warning: " + note);
     for (const auto& refused : choice.refused) log("refused " + refused.path + ": " + refused.reason);

@@ -13,6 +13,7 @@
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
+#include "tensor_io/checkpoint/best_checkpoint.hpp"
 #include "tensor_io/data/sampler.hpp"
 #include "tensor_io/layers/module_modes.hpp"
 #include "tensor_io/layout/state_texts.hpp"
@@ -20,7 +21,6 @@
 namespace troupe {
 namespace {
 
-constexpr const char *kBest = "best", *kBestLoss = "best_loss", *kBestStep = "best_step";
 constexpr const char* kSaved = "saved_";  // before these names: of the best one on disk
 
 // on_bad_sample skip puts another sample in a bad one's place, which is held out and counted itself. The batch is then

@@ -8,6 +8,7 @@
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/base/steady_time.hpp"
+#include "tensor_io/checkpoint/best_checkpoint.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/manifest.hpp"
@@ -39,6 +40,13 @@ void write_file(FileLayer& files, const std::string& path, std::string_view text
   file.append(text);
   auto written = file.finish();
   if (digest) *digest = std::move(written);
+}
+
+std::uint64_t bytes_of(const Manifest& manifest, const std::string& folder) {
+  std::error_code error;
+  std::uint64_t bytes = fs::file_size(folder + "/" + std::string(kManifestFile), error);
+  for (const auto& [name, digest] : manifest.files) bytes += digest.bytes;
+  return bytes;
 }
 
 }  // namespace
@@ -138,7 +146,7 @@ std::optional<Manifest> CheckpointWriter::finished(const SaveAttempt& attempt, c
 }
 
 // What the ranks wrote becomes a checkpoint's folder that lacks nothing but its name.
-std::uint64_t CheckpointWriter::finish_folder(const SaveAttempt& attempt, std::int64_t ranks) {
+Manifest CheckpointWriter::finish_folder(const SaveAttempt& attempt, std::int64_t ranks) {
   const auto folder = path(attempt.folder_name());
   auto manifest = finished(attempt, folder);
   if (!manifest) {
@@ -170,10 +178,28 @@ std::uint64_t CheckpointWriter::finish_folder(const SaveAttempt& attempt, std::i
   }
   for (std::int64_t rank = 0; rank < ranks; ++rank) remove_tree(files_, folder + "/" + rank_part_file(rank));
   if (files_.sync_directory(folder) != 0) throw_io_error("syncing", folder, errno);
-  std::error_code error;
-  std::uint64_t bytes = fs::file_size(folder + "/" + std::string(kManifestFile), error);
-  for (const auto& [name, digest] : manifest->files) bytes += digest.bytes;
-  return bytes;
+  return *manifest;
+}
+
+// Before a save that is not the best one is renamed into place, so that `best` never names other weights: it names the
+// best one of the branch that is saved. An older manifest does not say which that is.
+void CheckpointWriter::keep_best(const Manifest& manifest) {
+  std::optional<std::int64_t> named;
+  try {
+    named = read_pointer(directory_, "best");
+  } catch (const Error&) {
+    return;  // a damaged one: prune says so, and removes nothing
+  }
+  const auto best = best_beside(directory_, manifest.step, manifest.metadata);
+  if (!best.is_known && named && *named < manifest.step) return;
+  if (best.step == named || best.step == manifest.step) return;
+  if (best.step) {
+    write_file(files_, temporary("best"), pointer_text(*best.step));
+    move(temporary("best"), path("best"));
+  } else {
+    remove_tree(files_, path("best"));
+  }
+  sync_directory();
 }
 
 SavedCheckpoint CheckpointWriter::publish(const SaveAttempt& attempt, std::int64_t ranks, bool best) {
@@ -185,11 +211,16 @@ SavedCheckpoint CheckpointWriter::publish(const SaveAttempt& attempt, std::int64
   try {
     clear_leftovers(attempt);
     // Unless somebody who died afterwards gave it its name.
-    const bool is_new = exists(path(attempt.folder_name())) || !finished(attempt, saved.path);
-    if (is_new) saved.bytes = finish_folder(attempt, ranks);
+    auto manifest = exists(path(attempt.folder_name())) ? std::nullopt : finished(attempt, saved.path);
+    const bool is_new = !manifest;
+    if (is_new) {
+      manifest = finish_folder(attempt, ranks);
+      saved.bytes = bytes_of(*manifest, path(attempt.folder_name()));
+    }
     // Before anything is renamed: what needs space is written by then.
     if (best) write_file(files_, temporary("best"), pointer);
     write_file(files_, temporary("latest"), pointer);
+    if (!best) keep_best(*manifest);
     if (is_new) rename_into_place(path(attempt.folder_name()), name);
     sync_directory();
     if (best) move(temporary("best"), path("best"));

@@ -39,10 +39,11 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   /// The second phase, on one rank, once all `ranks` parts are written. It makes a checkpoint of them, step-<step>, and
-  /// makes it `latest` and, on request, `best`; an older one of the same step is replaced. Then all but the newest
-  /// keep_last, `latest` and `best` are removed. Finishes the work of another process that died meanwhile. Throws
-  /// Error(io) with file and cause, Error(unavailable) for a part that this process can't see. After an error the
-  /// earlier checkpoints are still there and good, and nothing half-written stays.
+  /// makes it `latest` and, on request, `best`; an older one of the same step is replaced. Else `best` names the best
+  /// one of the branch that is saved, or goes. Then all but the newest keep_last, `latest` and `best` are removed.
+  /// Finishes the work of another process that died meanwhile. Throws Error(io) with file and cause, Error(unavailable)
+  /// for a part that this process can't see. After an error the earlier checkpoints are still there and good, and
+  /// nothing half-written stays.
   SavedCheckpoint publish(const SaveAttempt& attempt, std::int64_t ranks, bool best);
   /// The attempt is given up.
   void give_up(const SaveAttempt& attempt) noexcept;
@@ -53,11 +54,12 @@ class CheckpointWriter {
  private:
   std::string path(std::string_view name) const;
   std::string temporary(std::string_view name) const;
-  std::uint64_t finish_folder(const SaveAttempt& attempt, std::int64_t ranks);
+  Manifest finish_folder(const SaveAttempt& attempt, std::int64_t ranks);
   std::optional<Manifest> finished(const SaveAttempt& attempt, const std::string& folder) const;
   void rename_into_place(const std::string& folder, const std::string& name);
   void move(const std::string& from, const std::string& to);
   void sync_directory();
+  void keep_best(const Manifest& manifest);
   void prune(std::int64_t latest);
 
   const std::string directory_;

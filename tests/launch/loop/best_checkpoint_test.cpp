@@ -109,3 +109,41 @@ TEST_CASE("[C02] a resumed run has to beat the best checkpoint on disk") {
   train_to_end(config, {0.5, 0.1, 0.6, 0.4, 0.3, 0.35}, false);
   CHECK(troupe::read_pointer(folder.path(), "best") == 20);
 }
+
+TEST_CASE("[C02] a run that goes on from an earlier checkpoint has the best one of that branch") {
+  const ScratchDirectory folder;
+  troupe::Config config;
+  config.ranks = 2;
+  config.run_dir = "";
+  config.checkpoint_dir = folder / "c";
+  config.batch_size = 24;
+  config.validate_every = 1;
+  config.save_every = 4;
+  config.keep_last = 9;
+  config.epochs = 3;
+  train_to_end(config, {0.5, 0.3, 0.1}, false);
+  CHECK(troupe::read_pointer(folder / "c", "best") == 12);
+  config.epochs = 4;
+  config.keep_last = 2;
+  SECTION("which replaces the former best one, and is not removed") {
+    config.resume = folder / "c/step-00000004";
+    train_to_end(config, {0.5, 0.9, 0.8, 0.7}, false);
+    CHECK(troupe::read_pointer(folder / "c", "best") == 4);
+    CHECK(fs::exists(folder / "c/step-00000004"));
+    CHECK_FALSE(fs::exists(folder / "c/step-00000008"));
+  }
+  SECTION("and if that one is gone, or in another folder, the best one from there on") {
+    config.resume = folder / "c/step-00000008";
+    if (GENERATE(false, true)) {
+      config.checkpoint_dir = folder / "d";
+    } else {
+      train_to_end(config, {0.5, 0.3, 0.9, 0.9}, false);  // step 8 is the best one of this branch
+      CHECK(troupe::read_pointer(folder / "c", "best") == 8);
+      config.resume = folder / "c/step-00000012";
+      config.epochs = 5;
+      fs::remove_all(folder / "c/step-00000008");
+    }
+    train_to_end(config, {0.5, 0.3, 0.9, 0.7, 0.8}, false);
+    CHECK(troupe::read_pointer(config.checkpoint_dir, "best") == 16);
+  }
+}

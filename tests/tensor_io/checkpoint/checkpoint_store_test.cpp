@@ -151,6 +151,47 @@ TEST_CASE("the last keep_last checkpoints, latest and best stay") {
   }
 }
 
+TEST_CASE("[C02] best names the best checkpoint of the branch of the run that is saved") {
+  const ScratchDirectory scratch;
+  WholeStateWriter writer(scratch.path(), 2);
+  const auto save = [&](std::int64_t step, std::int64_t best_step, const std::string& best) {
+    auto state = small_state(step);
+    state.metadata["best_step"] = std::to_string(best_step);
+    state.metadata["best"] = best;
+    if (best_step >= 0) state.metadata["best_loss"] = "1";
+    return writer.save(state, step == best_step).warning;
+  };
+  const auto best = [&] { return read_pointer(scratch.path(), "best"); };
+  for (const std::int64_t step : {10, 20, 30}) save(step, step, "0." + std::to_string(step));
+  CHECK(best() == 30);
+
+  SECTION("a run that goes on from an older one keeps that one's best, whatever it replaces") {
+    CHECK(save(30, 20, "0.20").empty());
+    CHECK(best() == 20);
+    CHECK(save(40, 20, "0.20").empty());
+    CHECK(save(50, 20, "0.20").empty());
+    CHECK((names_in(scratch.path()) == Names{"best", "latest", "step-00000020", "step-00000040", "step-00000050"}));
+    CHECK(load_checkpoint(scratch.path(), "best").state.step == 20);
+  }
+  SECTION("nothing, if the branch has none, or its best one is gone") {
+    CHECK(save(25, -1, "-1").empty());
+    CHECK(best() == std::nullopt);
+    save(30, 30, "0.30");
+    CHECK(save(40, 10, "0.10").empty());
+    CHECK(best() == std::nullopt);
+  }
+  SECTION("not one of that step in another branch") {
+    CHECK(save(40, 20, "0.25").empty());
+    CHECK(best() == std::nullopt);
+  }
+  SECTION("an older checkpoint, which does not say which one, leaves it unless it takes its place") {
+    writer.save(small_state(40), false);
+    CHECK(best() == 30);
+    writer.save(small_state(30), false);
+    CHECK(best() == std::nullopt);
+  }
+}
+
 TEST_CASE("a step that is saved again replaces the older checkpoint") {
   const ScratchDirectory scratch;
   WholeStateWriter writer(scratch.path(), 3);
