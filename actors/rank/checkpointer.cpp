@@ -48,6 +48,12 @@ class FullDisk : public FileLayer {
 
 }  // namespace
 
+// The owner has locked the directory; another rank knows the one that its first part came into.
+void CheckpointerState::require_folder() {
+  if (writer) return writer->require_folder();
+  if (held) require_at(*held, options.directory);
+}
+
 void CheckpointerState::open() {
   if (!writer)
     writer = std::make_unique<CheckpointWriter>(options.directory, options.keep_last, files(), under_way, options.lock);
@@ -67,7 +73,9 @@ void CheckpointerState::save(Self self, const SaveCheckpoint& request) {
     if (request.live > 0 && requester) copied = [&] { caf::anon_send(requester, PartCopied{}); };
     FullDisk full;
     auto& disk = std::exchange(disk_full, false) ? full : files();
+    require_folder();
     write_checkpoint_part(options.directory, request.attempt, *request.part, disk, request.live, copied);
+    if (!writer && !held) held = std::make_unique<HeldFolder>(options.directory);
   });
   end_rank_unless_temporary(saved.report);
   if (saved.ranks > 1) {
@@ -83,6 +91,7 @@ void CheckpointerState::save(Self self, const SaveCheckpoint& request) {
 SaveEnded CheckpointerState::publish(const PublishCheckpoint& order) {
   auto ended = failed_save(order.attempt, {});
   ended.report = report_of(options.rank, order.attempt.step, [&] {
+    require_folder();
     open();
     auto made = writer->publish(order.attempt, order.ranks, order.best);
     ended.saved = {order.attempt.step, std::move(made.path), static_cast<std::int64_t>(made.bytes), made.seconds,

@@ -8,6 +8,7 @@
 
 #include "actors/messages/messages.hpp"
 #include "tensor_io/checkpoint/checkpoint_writer.hpp"
+#include "tensor_io/files/folder_lock.hpp"
 
 namespace troupe {
 
@@ -41,6 +42,7 @@ struct CheckpointerState {
   const char* name = "checkpointer";
   CheckpointerOptions options;
   std::unique_ptr<CheckpointWriter> writer;
+  std::unique_ptr<HeldFolder> held;  // the directory, on a rank that does not own it
   SaveAttempt under_way;
   bool first_part = false;  // of the save under way: ours
   caf::actor requester;     // of the save under way
@@ -56,6 +58,7 @@ struct CheckpointerState {
 
  private:
   FileLayer& files() const { return options.files ? *options.files : real_files(); }
+  void require_folder();
   void answer(const SaveEnded& ended);
   void end_rank_unless_temporary(const ErrorReport& report) const;
 };

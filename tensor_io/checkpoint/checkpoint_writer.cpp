@@ -14,6 +14,7 @@
 #include "tensor_io/checkpoint/manifest.hpp"
 #include "tensor_io/checkpoint/safetensors.hpp"
 #include "tensor_io/files/bounded_file.hpp"
+#include "tensor_io/files/folder_lock.hpp"
 
 namespace troupe {
 
@@ -91,7 +92,7 @@ CheckpointWriter::CheckpointWriter(std::string directory, std::int64_t keep_last
     throw Error(ErrorCode::usage, "writing checkpoints to " + directory_, "keep_last is " + std::to_string(keep_last_),
                 "set it to 1 or more");
   if (!lock_) lock_ = lock_directory(directory_);
-  clear_leftovers(under_way);
+  if (lock_->is_at(directory_)) clear_leftovers(under_way);  // else each save says so
 }
 
 std::string CheckpointWriter::path(std::string_view name) const { return (fs::path(directory_) / name).string(); }
@@ -99,7 +100,10 @@ std::string CheckpointWriter::temporary(std::string_view name) const {
   return path(std::string(kTemporaryPrefix) + std::string(name));
 }
 
+void CheckpointWriter::require_folder() const { require_at(*lock_, directory_); }
+
 void CheckpointWriter::clear_leftovers(const SaveAttempt& under_way) {
+  require_folder();
   for (const auto& name : names_in(directory_)) {
     const std::string_view view = name;
     const auto is_ours = [](std::string_view rest) {
@@ -217,6 +221,7 @@ SavedCheckpoint CheckpointWriter::publish(const SaveAttempt& attempt, std::int64
       manifest = finish_folder(attempt, ranks);
       saved.bytes = bytes_of(*manifest, path(attempt.folder_name()));
     }
+    require_folder();
     // Before anything is renamed: what needs space is written by then.
     if (best) write_file(files_, temporary("best"), pointer);
     write_file(files_, temporary("latest"), pointer);
@@ -231,6 +236,7 @@ SavedCheckpoint CheckpointWriter::publish(const SaveAttempt& attempt, std::int64
     throw;
   }
   try {
+    require_folder();
     remove_tree(files_, path(std::string(kReplacedPrefix) + name));
     prune(attempt.step);
   } catch (const Error& error) {
@@ -241,6 +247,7 @@ SavedCheckpoint CheckpointWriter::publish(const SaveAttempt& attempt, std::int64
 }
 
 void CheckpointWriter::give_up(const SaveAttempt& attempt) noexcept {
+  if (!lock_->is_at(directory_)) return;
   for (const auto& leftover :
        {attempt.folder_name(), std::string(kTemporaryPrefix) + "latest", std::string(kTemporaryPrefix) + "best"}) {
     try {

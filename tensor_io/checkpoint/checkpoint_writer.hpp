@@ -48,7 +48,9 @@ class CheckpointWriter {
   /// The attempt is given up.
   void give_up(const SaveAttempt& attempt) noexcept;
 
-  /// Removes the remains of failed saves, but for the folder of `under_way`.
+  /// Throws Error(io) if the directory was moved or removed: nothing is written to another that has its name.
+  void require_folder() const;
+  /// Removes the remains of failed saves, but for the folder of `under_way`. Throws as require_folder, and Error(io).
   void clear_leftovers(const SaveAttempt& under_way = {});
 
  private:

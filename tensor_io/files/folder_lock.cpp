@@ -48,6 +48,13 @@ int opened(const std::string& target) {
   return fd;
 }
 
+bool leads_to(const std::string& path, int fd) {
+  struct stat there {};
+  struct stat ours {};
+  return ::stat(path.c_str(), &there) == 0 && ::fstat(fd, &ours) == 0 && there.st_dev == ours.st_dev &&
+         there.st_ino == ours.st_ino;
+}
+
 }  // namespace
 
 FolderLock::FolderLock(const std::string& target, const std::string& file, const std::string& folder,
@@ -76,6 +83,21 @@ FolderLock::~FolderLock() {
   }
   ::close(fd_);
 }
+
+bool FolderLock::is_at(const std::string& path) const { return leads_to(path, fd_); }
+
+void refuse_moved(const std::string& folder) {
+  throw Error(ErrorCode::io, "writing to the folder", folder + " was moved or removed while the job ran",
+              "move it back, and the next save succeeds; or stop the job, and resume the folder by its new name");
+}
+
+HeldFolder::HeldFolder(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (fd_ < 0) throw_io_error("opening the folder", path, errno);
+}
+
+HeldFolder::~HeldFolder() { ::close(fd_); }
+
+bool HeldFolder::is_at(const std::string& path) const { return leads_to(path, fd_); }
 
 FolderLock::Answer FolderLock::lock() const {
   const auto flock = options_.flock == nullptr ? &::flock : options_.flock;

@@ -29,6 +29,8 @@ class FolderLock {
 
   /// Writes host, process and time into the file, for processes that are refused. On a full disk it stays empty.
   void sign() const;
+  /// Whether `path` leads to what flock is on. False: it was renamed or removed, or another folder has its name.
+  bool is_at(const std::string& path) const;
 
  private:
   enum class Answer { ours, held, unknown };
@@ -42,6 +44,29 @@ class FolderLock {
   const Options options_;
   int fd_ = -1;
   std::jthread beat_;  // if flock is not known
+};
+
+[[noreturn]] void refuse_moved(const std::string& folder);
+/// Before a job writes to a folder that it has `held` so far, a FolderLock or a HeldFolder. Throws Error(io) if the
+/// folder was moved, so that nothing comes into another one of its name.
+template <class Held>
+void require_at(const Held& held, const std::string& folder) {
+  if (!held.is_at(folder)) refuse_moved(folder);
+}
+
+/// A folder that this process knows again after a rename, without a lock. Any thread.
+class HeldFolder {
+ public:
+  /// Throws Error(io).
+  explicit HeldFolder(const std::string& path);
+  ~HeldFolder();
+  HeldFolder(const HeldFolder&) = delete;
+  HeldFolder& operator=(const HeldFolder&) = delete;
+  /// As FolderLock's.
+  bool is_at(const std::string& path) const;
+
+ private:
+  const int fd_;
 };
 
 }  // namespace troupe

@@ -215,6 +215,36 @@ TEST_CASE("[C02] of a save whose rank 0 ends before it is published another rank
   job.wait_for_end(second);
 }
 
+TEST_CASE("[C02] no rank writes its part into another folder of the name that its own had") {
+  Fixture job;
+  const auto here = job.scratch / "c";
+  const auto first = job.start(here), second = job.start(here, nullptr, false);
+  const auto save = [&](std::int64_t step) {
+    std::vector<ErrorReport> reports;
+    for (const int rank : {0, 1}) {
+      job.save(rank == 0 ? first : second, part_of(small_state(step), rank));
+      reports.push_back(job.wait_for<PartSaved>().report);
+    }
+    return reports;
+  };
+  for (const auto& report : save(10)) CHECK(report.code == ErrorCode::ok);
+  std::filesystem::rename(here, job.scratch / "moved");
+  std::filesystem::create_directory(here);
+  for (const auto& report : save(20)) {
+    CHECK(report.code == ErrorCode::io);
+    CHECK_THAT(report.to_string(), Contains(here + " was moved or removed while the job ran"));
+  }
+  for (const auto& publisher : {first, second}) {
+    job.self->send(publisher, PublishCheckpoint{job.attempt(10), 2, false});
+    CHECK(job.wait_for<CheckpointPublished>().ended.report.code == ErrorCode::io);
+  }
+  CHECK(std::filesystem::is_empty(here));
+  for (const auto& checkpointer : {first, second}) {
+    caf::anon_send_exit(checkpointer, caf::exit_reason::user_shutdown);
+    job.wait_for_end(checkpointer);
+  }
+}
+
 TEST_CASE("[C02] live tensors are given back when they are written") {
   Fixture rank;
   const auto checkpointer = rank.start(rank.scratch.path());

@@ -223,6 +223,39 @@ TEST_CASE("two jobs do not write into one directory") {
   CHECK_THROWS_WITH(CheckpointWriter(scratch.path(), 3), Contains("another job"));
 }
 
+TEST_CASE(
+    "[C02] a folder that is moved while the job runs fails the save, and another one of its name stays as it is") {
+  const ScratchDirectory scratch;
+  WholeStateWriter writer(scratch / "c", 1);
+  writer.save(small_state(10), true);
+  fs::rename(scratch / "c", scratch / "moved");
+  const auto fails = [&](std::int64_t step) {
+    try {
+      writer.save(small_state(step), true);
+      FAIL("saved");
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::io);
+      CHECK_THAT(error.what(), Contains(scratch / "c was moved or removed while the job ran; move it back"));
+    }
+  };
+  fails(20);
+  CHECK_FALSE(fs::exists(scratch / "c"));
+  {
+    WholeStateWriter other(scratch / "c", 9);
+    for (const std::int64_t step : {20, 30}) other.save(small_state(step), step == 20);
+    fs::create_directories(scratch / "c/.tmp-step-00000040.other");
+    const auto names = names_in(scratch / "c");
+    fails(25);
+    writer.give_up({40, "other"});
+    CHECK(names_in(scratch / "c") == names);
+    CHECK(load_checkpoint(scratch / "c", "best").state.step == 20);
+  }
+  fs::rename(scratch / "c", scratch / "theirs");
+  fs::rename(scratch / "moved", scratch / "c");
+  writer.save(small_state(30), true);
+  CHECK((names_in(scratch / "c") == Names{"best", "latest", "step-00000030"}));
+}
+
 TEST_CASE("a checkpoint directory that cannot be used is refused at the start") {
   const ScratchDirectory scratch;
   write_text(scratch / "file", "x");
