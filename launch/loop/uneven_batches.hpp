@@ -23,7 +23,7 @@ class UnevenLoop {
 
   /// The loop's number among the program's, and the round that runs next.
   DataCursor cursor() const noexcept { return {loop_, round_}; }
-  bool is_over() const noexcept { return over_; }
+  bool is_over() const noexcept { return over_; }  ///< all ranks ran out, or the run is over
 
  protected:
   /// Begins the next round: `take` has been called with it. False: all ranks ran out, or the run is over. Collective.
