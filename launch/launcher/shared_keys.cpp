@@ -37,12 +37,12 @@ void write_keys_of_nodes(const std::string& folder, int nodes) {
 
 SharedKeys::SharedKeys(std::string folder, int nodes) : folder_(std::move(folder)) {
   const auto unfinished = folder_ + "." + random_token().substr(0, 8);
-  std::error_code failure;
+  std::error_code failure, none;
   fs::create_directories(fs::path(folder_).parent_path(), failure);
   if (failure) refuse(folder_, failure);
   write_keys_of_nodes(unfinished, nodes);
   own_ = KeyFolder::read(of_node(unfinished, 0));
-  if (fs::exists(fs::symlink_status(folder_, failure))) {
+  if (fs::exists(fs::symlink_status(folder_, none))) {
     KeyFolder::require_private(folder_);
     fs::remove_all(folder_, failure);
   }
