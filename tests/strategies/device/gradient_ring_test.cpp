@@ -28,7 +28,7 @@ struct RingOnDevice {
   }
   // As the reducer does it.
   at::Tensor reduce(const at::Tensor& buffer) {
-    const auto there = ring.in_turn(buffer);
+    auto there = ring.in_turn(buffer);
     ring.give_back(buffer);
     return there;
   }
