@@ -21,7 +21,7 @@ using testing::RunningProcess;
 
 namespace {
 
-// More than a test takes, and an end of its own for a job that a broken test leaves behind.
+// More than a test takes; a job that a broken test leaves behind comes to its end.
 const std::vector<std::string> kLong = {"--epochs", "5000", "--pause_ms", "5", "--log_interval", "5"};
 
 Finished attach(const std::filesystem::path& run) {
